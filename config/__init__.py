@@ -1,0 +1,1 @@
+"""Run and node settings: schema, loader, and the names that machines share."""

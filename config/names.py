@@ -1,0 +1,61 @@
+"""Names that machines share: queues, job functions, Redis keys."""
+
+from __future__ import annotations
+
+import re
+
+from eaglefeed.errors import UsageError
+
+EXTRACT_QUEUE = "extract"
+EXTRACT_JOB = "workers.jobs.extract_batch"
+STORE_JOB = "storage.jobs.store_batch"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def checked_name(name: str, what: str) -> str:
+    """A run or node name as it may stand in keys, paths and queue names; raises UsageError otherwise."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise UsageError(
+            f"{what} {name!r}: use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+    return name
+
+
+def store_queue(node: str) -> str:
+    """The queue of one node: its dumps lie on its own disk."""
+    return f"store.{node}"
+
+
+def known_key(run: str) -> str:
+    """SET of sample ids (16 raw bytes each) that were enqueued or are stored."""
+    return f"eaglefeed:{run}:known"
+
+
+def count_key(run: str) -> str:
+    """HASH of the run's counters (``config/counters.py``)."""
+    return f"eaglefeed:{run}:count"
+
+
+def minute_key(run: str, minute: int) -> str:
+    """HASH of what one minute (Unix time // 60) counted."""
+    return f"eaglefeed:{run}:minute:{minute}"
+
+
+def counted_key(run: str) -> str:
+    """SET of batch ids (16 raw bytes each) whose outcome has been counted: counting happens once."""
+    return f"eaglefeed:{run}:counted"
+
+
+def run_key(run: str) -> str:
+    """STRING: the run file's settings as JSON, as the producer used them; no secret is in it."""
+    return f"eaglefeed:{run}:settings"
+
+
+RUNS_KEY = "eaglefeed:runs"
+NODES_KEY = "eaglefeed:nodes"
+
+
+def node_key(node: str) -> str:
+    """HASH with a time to live: a node's state, engine, spool and last sample."""
+    return f"eaglefeed:node:{node}"

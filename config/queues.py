@@ -1,0 +1,41 @@
+"""Redis and the two kinds of queue, opened in one place: JSON only, and nothing kept that nobody reads."""
+
+from __future__ import annotations
+
+from redis import Redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from config import names
+from config.environment import redis_url
+
+RESULT_TTL_SECONDS = 0
+"""A finished job is not kept: counters and manifests say what became of it."""
+
+FAILURE_TTL_SECONDS = 30 * 24 * 3600
+"""How long a dead letter waits for a person."""
+
+
+def connect(url: str | None = None) -> Redis:
+    """A client that rides out short absences of the server with jittered backoff; bytes in, bytes out."""
+    return Redis.from_url(
+        url or redis_url(),
+        retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=8),
+        retry_on_error=[RedisConnectionError, RedisTimeoutError],
+        health_check_interval=15,
+        socket_keepalive=True,
+    )
+
+
+def extract_queue(redis: Redis) -> Queue:
+    """The one queue that all GPU nodes take batches from."""
+    return Queue(names.EXTRACT_QUEUE, connection=redis, serializer=JSONSerializer)
+
+
+def store_queue(redis: Redis, node: str) -> Queue:
+    """The queue of one node's storage workers: the dumps lie on that node's disk."""
+    return Queue(names.store_queue(node), connection=redis, serializer=JSONSerializer)

@@ -1,0 +1,1 @@
+"""One page of progress, and the same numbers for Prometheus and the terminal."""

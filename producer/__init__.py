@@ -1,0 +1,1 @@
+"""Conversations become unique tokenized samples and jobs in Redis."""

@@ -1,0 +1,1 @@
+"""Dumps become verified shards in an object store, and manifests their ledger."""

@@ -1,0 +1,1 @@
+"""Jobs become proved dumps: the queue side of a GPU node."""
