@@ -30,6 +30,17 @@ def run_file() -> str | None:
     return os.environ.get("EAGLEFEED_RUN")
 
 
+def setting_overrides() -> dict[str, str]:
+    """What a node's environment says instead of the run file: ``EAGLEFEED_STORE`` and ``EAGLEFEED_SPOOL``."""
+    named = {"store.url": "EAGLEFEED_STORE", "spool.path": "EAGLEFEED_SPOOL"}
+    return {setting: os.environ[variable] for setting, variable in named.items() if os.environ.get(variable)}
+
+
+def s3_endpoint() -> str | None:
+    """``S3_ENDPOINT`` (or boto3's own ``AWS_ENDPOINT_URL_S3``): where an S3 that is not AWS listens."""
+    return os.environ.get("S3_ENDPOINT") or os.environ.get("AWS_ENDPOINT_URL_S3")
+
+
 def without_password(url: str) -> str:
     """``url`` as it may be logged."""
     parts = urlsplit(url)

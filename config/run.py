@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import tomllib
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from config import environment
 from config.names import checked_name
 from eaglefeed.errors import UsageError
 
@@ -156,6 +157,17 @@ def load_run(path: str | Path, overrides: dict[str, Any] | None = None) -> RunSe
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     return parse_run(record, str(path), overrides)
+
+
+def load_node_run() -> RunSettings:
+    """The settings of this node's processes: ``EAGLEFEED_RUN``'s file, with what the environment overrides.
+
+    Raises UsageError when the variable is not set, or as ``load_run`` does.
+    """
+    path = environment.run_file()
+    if not path:
+        raise UsageError("EAGLEFEED_RUN is not set: it names the run file of this node's workers")
+    return load_run(path, environment.setting_overrides())
 
 
 def parse_run(record: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> RunSettings:
