@@ -1,4 +1,4 @@
-"""The interface of a store: seven verbs, each idempotent but ``create``."""
+"""The interface of a store: a few verbs, each idempotent but ``create``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ class ObjectInfo:
     checksum: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What an interrupted upload left: parts that no key names yet. ``started_at`` is Unix time."""
+
+    key: str
+    upload_id: str
+    started_at: float
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a store is written: part size, parts in flight, attempts of one request."""
+
+    part_bytes: int = 32 << 20
+    concurrency: int = 4
+    max_attempts: int = 5
+
+
 class Store(Protocol):
     """Keys are relative, with ``/``.
 
@@ -24,6 +43,10 @@ class Store(Protocol):
     """
 
     url: str
+
+    def check(self) -> str:
+        """Whether objects can be written here, tried with a small one; how ``create`` is kept atomic, in words."""
+        ...
 
     def put_file(self, key: str, path: Path, checksum: str) -> ObjectInfo:
         """Store a file whole; ``checksum`` (``crc32:…``) is sent along and compared with what the store reports.
@@ -53,3 +76,19 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """No error when it is gone already."""
         ...
+
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        """What interrupted uploads left below ``prefix``."""
+        ...
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Remove one of those; no error when it is gone already."""
+        ...
+
+
+def checked_key(key: str) -> str:
+    """``key`` if it stays inside the store; raises ValueError otherwise (a caller's mistake, or a hostile manifest)."""
+    parts = key.split("/")
+    if not key or any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
+        raise ValueError(f"{key!r} is not a key: relative, with '/', no empty or dotted part")
+    return key
