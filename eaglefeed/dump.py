@@ -16,11 +16,12 @@ Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
 import zlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ MAGIC = b"EFDUMP\0\1"
 ALIGNMENT = 4096
 MAX_HEADER_BYTES = 1 << 20
 SUFFIX = ".dump"
+PART_SUFFIX = ".part"
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -78,6 +80,61 @@ class Dump:
     states: npt.NDArray[Any]
 
 
+class DumpWriter:
+    """Writes a dump in pieces, rows in order, under a temporary name: a dump that can be seen is whole.
+
+    A prompt of any length needs only one piece in memory at a time. Used by one thread at a time.
+
+    Args:
+        header: with the ``num_tokens`` there will be; its digest and checksum are filled in by ``finish``.
+
+    Raises:
+        OSError: the disk is full or failing (from any method); ``discard`` then leaves nothing behind.
+    """
+
+    def __init__(self, path: Path, header: DumpHeader) -> None:
+        self._path = path
+        self._temporary = path.with_name(path.name + PART_SUFFIX)
+        self._header = header
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._crc = 0
+        self._start = len(_encode_header(header))
+        self.num_rows = 0
+        self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def append(
+        self,
+        token_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.uint32],
+        states: npt.NDArray[Any],
+    ) -> None:
+        """Write the next rows: uint32 ``[n]``, uint32 ``[n]``, bit patterns ``[n, K+1, H]``."""
+        T, done = self._header.num_tokens, self.num_rows
+        self._digest.update(np.ascontiguousarray(token_ids, "<u4").tobytes())
+        self._crc = zlib.crc32(states.data, self._crc)
+        _write_all(self._descriptor, token_ids, self._start + 4 * done)
+        _write_all(self._descriptor, positions, self._start + 4 * (T + done))
+        _write_all(self._descriptor, states, self._start + 8 * T + done * self._header.row_bytes)
+        self.num_rows += len(token_ids)
+
+    def finish(self) -> DumpHeader:
+        """Write the header, sync, rename; returns the header as written."""
+        header = replace(self._header, token_digest=self._digest.hexdigest(), rows_crc32=self._crc)
+        _write_all(self._descriptor, _encode_header(header), 0)
+        os.fsync(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._temporary.rename(self._path)
+        return header
+
+    def discard(self) -> None:
+        """Leave nothing behind; harmless after ``finish``."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._temporary.unlink(missing_ok=True)
+
+
 def write_dump(
     path: Path,
     header: DumpHeader,
@@ -85,17 +142,18 @@ def write_dump(
     positions: npt.NDArray[np.uint32],
     states: npt.NDArray[Any],
 ) -> None:
-    """Write under a temporary name, sync, rename: a dump that can be seen is whole.
+    """Write a whole dump with the header as given.
 
     Raises:
         OSError: the disk is full or failing; nothing is left behind.
     """
-    temporary = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + PART_SUFFIX)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+        with os.fdopen(descriptor, "wb", buffering=0):
+            offset = 0
             for part in (_encode_header(header), token_ids, positions, states):
-                _write_all(file.fileno(), part)
+                offset = _write_all(descriptor, part, offset)
             os.fsync(descriptor)
         temporary.rename(path)
     except BaseException:
@@ -127,14 +185,19 @@ def check_rows(dump: Dump) -> bool:
     return zlib.crc32(dump.states.data) == dump.header.rows_crc32
 
 
-def _write_all(descriptor: int, part: Any) -> None:
+def _write_all(descriptor: int, part: Any, offset: int) -> int:
+    """Write at an offset, however many calls it takes; returns the offset behind it."""
     view = memoryview(part).cast("B")
     while view:
-        view = view[os.write(descriptor, view) :]
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+    return offset
 
 
 def _encode_header(header: DumpHeader) -> bytes:
-    text = json.dumps(asdict(header)).encode()
+    """Padded so that the rows begin at the same offset whatever the digest and the checksum turn out to be."""
+    longest = replace(header, token_digest="0" * 32, rows_crc32=0xFFFFFFFF)
+    text = json.dumps(asdict(header)).encode().ljust(len(json.dumps(asdict(longest))))
     head = MAGIC + struct.pack("<II", len(text), zlib.crc32(text)) + text
     return head + bytes(-len(head) % ALIGNMENT)
 

@@ -1,0 +1,169 @@
+"""Is a dump the complete states of its sample? Every check of step 7, each with a reason of its own.
+
+Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglefeed.dump import Dump, check_rows, read_dump
+from eaglefeed.errors import CorruptData, ProofFailed, SpoolFull
+from eaglefeed.identity import RunIdentity
+from eaglefeed.records import Sample, sample_id
+from workers.engine import Answer
+
+Bits = npt.NDArray[Any]
+
+_EXPONENT = {"bfloat16": 0x7F80, "float16": 0x7C00, "float32": 0x7F800000}
+_SIGN_AND_REST = {"bfloat16": 0x7FFF, "float16": 0x7FFF, "float32": 0x7FFFFFFF}
+_BLOCK_ELEMENTS = 1 << 20
+
+
+def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) -> Path:
+    """The path of the answer's dump, once everything about it has been proved.
+
+    Args:
+        folder: the run's folder of the spool.
+
+    Raises:
+        ProofFailed: with the reason and the values; ``num_rows_of`` tells how many rows there were.
+        SpoolFull: the engine could not write for want of room: the sample is not to blame.
+    """
+    path = _dump_path(answer, folder)
+    dump = _read(path)
+    check_request(dump, answer.sample, identity, batch_id)
+    check_answer(dump, answer)
+    check_rows_belong(dump, answer.sample)
+    check_states(dump)
+    return path
+
+
+def check_request(dump: Dump, sample: Sample, identity: RunIdentity, batch_id: str) -> None:
+    """The dump is of this sample, batch and run, with one row per token, in the run's layout."""
+    header = dump.header
+    if header.num_tokens != sample.num_tokens:
+        kind = "short" if header.num_tokens < sample.num_tokens else "long"
+        raise ProofFailed(f"{kind}-dump", f"{header.num_tokens} rows for {sample.num_tokens} tokens")
+    if (header.run, header.batch_id, header.sample_id) != (identity.run, batch_id, sample.id):
+        raise ProofFailed("other-request", f"the dump is of sample {header.sample_id}, batch {header.batch_id}")
+    if header.layer_ids != identity.layer_ids or header.num_slots != identity.num_slots:
+        raise ProofFailed("layers", f"layers {list(header.layer_ids)}, the run has {list(identity.layer_ids)}")
+    if header.hidden_size != identity.hidden_size:
+        raise ProofFailed("width", f"rows of width {header.hidden_size}, the model's is {identity.hidden_size}")
+    if header.dtype != identity.dtype:
+        raise ProofFailed("dtype", f"states in {header.dtype}, the run has {identity.dtype}")
+    if header.engine != identity.engine:
+        raise ProofFailed("engine", f"made by {header.engine!r}, the run is of {identity.engine!r}")
+
+
+def check_answer(dump: Dump, answer: Answer) -> None:
+    """Nothing came from a cache, and both sides mean the same file."""
+    if answer.cached_tokens != 0:
+        raise ProofFailed("cached-tokens", f"{answer.cached_tokens} of {answer.sample.num_tokens} tokens were cached")
+    receipt = answer.receipt
+    if receipt.get("token_digest") != answer.sample.id:
+        raise ProofFailed("token-digest", f"the engine ran {receipt.get('token_digest')}, asked for {answer.sample.id}")
+    if receipt.get("num_rows") != dump.header.num_tokens or receipt.get("rows_crc32") != dump.header.rows_crc32:
+        raise ProofFailed("receipt", "the receipt and the dump's header disagree")
+
+
+def check_rows_belong(dump: Dump, sample: Sample) -> None:
+    """Each row was computed for the token and the position it stands for; no row stands for another token too."""
+    different = np.flatnonzero(dump.token_ids != sample.token_ids)
+    if len(different):
+        row = int(different[0])
+        raise ProofFailed(
+            "token-ids",
+            f"row {row} is of token {dump.token_ids[row]}, the sample has {sample.token_ids[row]} "
+            f"({len(different)} rows differ)",
+        )
+    if dump.header.token_digest != sample.id or sample_id(dump.token_ids) != sample.id:
+        raise ProofFailed("token-digest", f"the dump's is {dump.header.token_digest}, the sample's {sample.id}")
+    gaps = np.flatnonzero(dump.positions != np.arange(len(dump.positions), dtype=np.uint32))
+    if len(gaps):
+        row = int(gaps[0])
+        raise ProofFailed("positions", f"row {row} is of position {dump.positions[row]}")
+
+
+def check_states(dump: Dump) -> None:
+    """The bytes are those the engine wrote; finite, none all zero, none repeated for another token."""
+    if not check_rows(dump):
+        raise ProofFailed("rows-checksum", "the states are not the bytes that the engine wrote")
+    for start, block in _blocks(dump):
+        _check_finite(start, block, dump.header.dtype)
+        _check_not_zero(start, block, dump.header.dtype)
+    _check_not_repeated(dump)
+
+
+def num_rows_of(answer: Answer, folder: Path) -> int:
+    """How many rows the engine gave for an answer that failed its proof, -1 for none."""
+    return int(answer.receipt.get("num_rows", -1))
+
+
+def _dump_path(answer: Answer, folder: Path) -> Path:
+    receipt = answer.receipt
+    if answer.error:
+        raise ProofFailed("engine-refused", answer.error)
+    if not receipt:
+        raise ProofFailed("no-receipt", "the answer carries no receipt: eaglefeed's hooks are not active")
+    if receipt.get("error") == "spool-full":
+        raise SpoolFull(f"the engine could not write a dump: {receipt.get('detail')}")
+    if "error" in receipt:
+        raise ProofFailed(str(receipt["error"]), str(receipt.get("detail", "")))
+    if receipt.get("file") != f"{answer.rid}.dump":
+        raise ProofFailed("other-request", f"the receipt names {receipt.get('file')!r}, asked for {answer.rid}")
+    return folder / f"{answer.rid}.dump"
+
+
+def _read(path: Path) -> Dump:
+    try:
+        return read_dump(path)
+    except FileNotFoundError as error:
+        raise ProofFailed("no-dump", f"{path} is not there") from error
+    except CorruptData as error:
+        raise ProofFailed("damaged-dump", str(error)) from error
+
+
+def _blocks(dump: Dump) -> Iterator[tuple[int, Bits]]:
+    """Runs of rows ``[n, K+1, H]`` small enough for a core's cache, with the first one's number."""
+    rows = max(1, _BLOCK_ELEMENTS // (dump.header.num_slots * dump.header.hidden_size))
+    for start in range(0, dump.header.num_tokens, rows):
+        yield start, dump.states[start : start + rows]
+
+
+def _check_finite(start: int, block: Bits, dtype: str) -> None:
+    exponent = block.dtype.type(_EXPONENT[dtype])
+    infinite = (block & exponent) == exponent
+    if infinite.any():
+        row, slot, column = (int(place[0]) for place in np.nonzero(infinite))
+        raise ProofFailed("not-finite", f"row {start + row}, slot {slot}, column {column} is NaN or infinite")
+
+
+def _check_not_zero(start: int, block: Bits, dtype: str) -> None:
+    magnitude = block.dtype.type(_SIGN_AND_REST[dtype])
+    zero = ~((block & magnitude).any(axis=2))
+    if zero.any():
+        row, slot = (int(place[0]) for place in np.nonzero(zero))
+        raise ProofFailed("all-zero", f"row {start + row} is all zero in slot {slot}")
+
+
+def _check_not_repeated(dump: Dump) -> None:
+    """Rows of different tokens are never equal: the residual stream carries the token's own embedding.
+
+    Equal rows of equal tokens do occur: a prompt that repeats one token from its start.
+    """
+    final = np.ascontiguousarray(dump.states[:, -1, :])
+    digests = final.view(np.uint8).reshape(len(final), -1).view(np.dtype((np.void, final.itemsize * final.shape[1])))
+    order = np.argsort(digests.ravel(), kind="stable")
+    ordered = digests.ravel()[order]
+    equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    for place in equal:
+        first, second = sorted((int(order[place]), int(order[place + 1])))
+        if dump.token_ids[first] != dump.token_ids[second]:
+            raise ProofFailed("repeated-row", f"rows {first} and {second} are equal, and their tokens are not")

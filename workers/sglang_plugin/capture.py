@@ -1,0 +1,147 @@
+"""What one forward leaves: rows of states beside the token ids and positions that the forward itself ran.
+
+Legend: ``N`` tokens of the forward, ``K`` captured layers, ``H`` hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from workers.sglang_plugin.norm import is_writer
+from workers.sglang_plugin.plan import plan_capture
+from workers.sglang_plugin.rid import is_ours
+from workers.sglang_plugin.settings import plugin_settings
+
+_BITS = {2: torch.int16, 4: torch.int32}
+
+
+@dataclass(eq=False, slots=True)
+class Rows:
+    """All rows of one forward, in host memory or on their way to it.
+
+    Attributes:
+        states: ``[N, (K+1)*H]``, the captured layers ascending, then the final state before the norm.
+        token_ids, positions: int64 ``[N]``, the forward's own.
+        copied: event that marks the end of the copy from the device, None on a CPU.
+        source: keeps the device tensor alive until then.
+    """
+
+    states: torch.Tensor
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    copied: Any = None
+    source: Any = None
+
+    def part(self, start: int, end: int) -> tuple[Any, Any, Any]:
+        """Token ids uint32, positions uint32 and state bit patterns of rows ``start:end``, as numpy views."""
+        if self.copied is not None:
+            self.copied.synchronize()
+            self.source = None
+        states = self.states[start:end]
+        bits = states.view(_BITS[states.element_size()]).numpy()
+        unsigned = bits.view(np.uint16 if states.element_size() == 2 else np.uint32)
+        return (
+            self.token_ids[start:end].numpy().astype(np.uint32),
+            self.positions[start:end].numpy().astype(np.uint32),
+            unsigned.reshape(len(bits), plugin_settings().num_slots, -1),
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        return self.states.shape[1] * self.states.element_size()
+
+
+@dataclass(eq=False, slots=True)
+class Forward:
+    """The forward that is running in this process: its scheduler thread runs one at a time."""
+
+    final: Any = None
+    states: Any = None
+
+
+_forward = Forward()
+_copy_stream: Any = None
+
+
+def final_norm(
+    original: Callable[..., Any], hidden_states: Any, forward_batch: Any, layernorm: Any, *a: Any, **k: Any
+) -> Any:
+    """Hook: keep the residual that goes into the final norm."""
+    asked = k.pop("capture", None) if "capture" in k else (a[0] if a else None)
+
+    def capture(residual: Any, *args: Any, **kwargs: Any) -> None:
+        _forward.final = residual
+        if asked is not None:
+            asked(residual, *args, **kwargs)
+
+    return original(hidden_states, forward_batch, layernorm, capture, *a[1:], **k)
+
+
+def keep_norm_input(module: Any, inputs: Any, output: Any) -> None:
+    """Forward hook on the final norm, for model files that call it themselves (Gemma-3)."""
+    if _forward.final is None:
+        _forward.final = output[1] if isinstance(output, tuple) and output[1] is not None else inputs[0]
+
+
+def logits_forward(original: Callable[..., Any], processor: Any, input_ids: Any, *a: Any, **k: Any) -> Any:
+    """Hook: attach the forward's rows to its output."""
+    batch = k.get("logits_metadata", a[2] if len(a) > 2 else None)
+    _forward.states = None
+    try:
+        output = original(processor, input_ids, *a, **k)
+        if _forward.states is not None:
+            positions = getattr(batch, "positions", None)
+            output.eaglefeed = _to_host(_forward.states, input_ids, positions)
+            if all(is_ours(rid) for rid in batch.rids or ()):
+                # Nothing is left for SGLang's own path to copy: it only asks whether there are states.
+                output.hidden_states = _forward.states[:0]
+        return output
+    finally:
+        _forward.final = _forward.states = None
+
+
+def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: Any) -> Any:
+    """Hook: one ``[N, (K+1)*H]`` tensor of all slots, instead of SGLang's ``[N, K*H]``."""
+    names = ("hidden_states", "hidden_states_before_norm", "aux_hidden_states", "", "", "", "", "logits_metadata")
+    given = {**dict(zip(names, a, strict=False)), **k}
+    mode = given["logits_metadata"].capture_hidden_mode
+    aux = given["aux_hidden_states"]
+    if not mode.need_capture() or not mode.is_full() or aux is None:
+        return original(processor, *a, **k)
+    if not is_writer():
+        # Every rank holds the same states after the all-reduce; only rank 0 copies and writes.
+        return None
+    if _forward.final is None:
+        raise RuntimeError(f"eaglefeed: the model behind {type(processor).__name__} shows no state before its norm")
+    settings = plugin_settings()
+    plan = plan_capture(settings.layer_ids, settings.num_layers)
+    final = _forward.final
+    captured = aux.split(final.shape[-1], dim=-1) if isinstance(aux, torch.Tensor) else aux
+    _forward.states = torch.cat([final if slot is None else captured[slot] for slot in plan.slots], dim=-1)
+    return _forward.states[:, : -final.shape[-1]]
+
+
+def _to_host(states: Any, input_ids: Any, positions: Any) -> Rows:
+    if not states.is_cuda:
+        return Rows(states, input_ids.clone(), positions.clone())
+    return _copy_on_own_stream(states, input_ids, positions)
+
+
+def _copy_on_own_stream(states: Any, input_ids: Any, positions: Any) -> Rows:
+    """Start the copies into pinned memory behind this forward, without stopping the next one."""
+    global _copy_stream
+    if _copy_stream is None:
+        _copy_stream = torch.cuda.Stream()
+    # Ids and positions lie in buffers that the next forward fills again, so they are copied in its own order.
+    source = (states, input_ids.clone(), positions.clone())
+    _copy_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(_copy_stream):
+        host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in source]
+        copied = torch.cuda.Event()
+        copied.record(_copy_stream)
+    return Rows(host[0], host[1], host[2], copied, source)

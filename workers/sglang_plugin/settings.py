@@ -1,0 +1,60 @@
+"""What the engine process is told: one JSON object in its environment, written by ``workers/engine_command.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+VARIABLE = "EAGLEFEED_ENGINE"
+FAULT_VARIABLE = "EAGLEFEED_TEST_FAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """The part of a run that the engine needs.
+
+    Attributes:
+        spool: the run's own folder of the spool, ``<spool>/<run>``.
+        layer_ids: ``output_of_layer`` numbering, ascending, -1 the embedding output.
+        dtype: of the states that leave the engine.
+        buffer_bytes: host memory that rows may take between the forward and the disk, in each rank 0.
+        writer_threads: files written at a time.
+    """
+
+    run: str
+    spool: str
+    layer_ids: tuple[int, ...]
+    num_layers: int
+    hidden_size: int
+    dtype: str
+    engine: str
+    plugin: str
+    buffer_bytes: int
+    writer_threads: int = 4
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.spool)
+
+    @property
+    def num_slots(self) -> int:
+        """K + 1: the captured layers and the final state."""
+        return len(self.layer_ids) + 1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PluginSettings:
+        record = json.loads(text)
+        record["layer_ids"] = tuple(record["layer_ids"])
+        return cls(**record)
+
+
+@cache
+def plugin_settings() -> PluginSettings:
+    """The settings of this process; raises KeyError when it was not started by ``eaglefeed engine``."""
+    return PluginSettings.from_json(os.environ[VARIABLE])
