@@ -1,0 +1,300 @@
+"""A run as a map-style data set: what a trainer imports.
+
+::
+
+    import eaglefeed
+
+    run = eaglefeed.open("s3://bucket/prefix", run="kimi-eagle3", final="post_norm")
+    sample = run[0]          # token_ids, loss_mask, aux [T, K*H], final [T, H], sample_id
+    run.lengths              # tokens of every sample, no shard read
+    short = run.select(max_tokens=2048)
+
+Legend: ``N`` samples, ``T`` tokens of one, ``K`` captured layers, ``H`` hidden width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglefeed import ledger
+from eaglefeed.bits import pinned_bits
+from eaglefeed.cache import DiskCache
+from eaglefeed.errors import CorruptData, UsageError
+from eaglefeed.fetch import ByteRange, RangeReader
+from eaglefeed.form import SampleForm
+from eaglefeed.identity import RunIdentity
+from eaglefeed.index import RunIndex
+from eaglefeed.manifest import StoredSample
+from eaglefeed.norm import FinalNorm, load_norm
+from eaglefeed.records import LossMask, TokenIds, sample_id
+from eaglefeed.selection import select_rows
+from eaglefeed.shard import SampleStates, read_sample
+from eaglefeed.stores import open_store
+from eaglefeed.threads import in_order
+
+IntArray = npt.NDArray[np.int64]
+DEFAULT_CACHE_BYTES = 64 << 30
+WHOLE = ledger.Gaps()
+
+
+def open_run(
+    url: str,
+    run: str | None = None,
+    *,
+    aux: str = "flat",
+    final: str | None = None,
+    allow_incomplete: bool = False,
+    cache: str | Path | None = None,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    threads: int | None = None,
+    pin_memory: bool = False,
+) -> Dataset:
+    """Open a run in a directory or on S3; ``eaglefeed.open`` is this.
+
+    Args:
+        url: the store (``s3://bucket/prefix`` or a directory) with ``run``, or the run's own folder in it.
+        run: needed only where the store holds several.
+        aux: ``"flat"`` gives ``[T, K*H]``, ``"stacked"`` ``[T, K, H]``.
+        final: ``"pre_norm"`` or ``"post_norm"`` (computed with the run's own norm); default what is stored.
+        allow_incomplete: take what is there of a run whose store lacks shards, instead of refusing it.
+        cache, cache_bytes: a folder for what was fetched, and its limit; for S3.
+        threads: requests and decodings at once in one process; default the cores, at most 8.
+        pin_memory: give page-locked tensors, where torch has CUDA.
+
+    Raises:
+        UsageError: no such run; an option it cannot have (post-norm without a stored norm); or shards are missing,
+            and which.
+        CorruptData: run.json, the index or a manifest is damaged, or of another run: two runs are mixed.
+        StoreUnavailable, EnvironmentFault: the store cannot be read.
+    """
+    url, run = ledger.locate(url, run)
+    store = open_store(url)
+    identity = ledger.read_identity(store, run)
+    index, gaps = ledger.read_index(store, run)
+    if gaps and not allow_incomplete:
+        raise UsageError(
+            f"run {run!r} at {url} is incomplete: {gaps.sentence()}. `eaglefeed audit` says more; "
+            "allow_incomplete=True takes the samples that are there"
+        )
+    rows = _present_rows(index, gaps)
+    norm = load_norm(store, run)
+    threads = threads or min(8, os.cpu_count() or 1)
+    reader = RangeReader(url, DiskCache(cache, cache_bytes) if cache else None, requests=threads)
+    form = SampleForm("flat", identity.final_state, None, pin_memory)
+    dataset = Dataset(identity, index, rows, form, reader, norm, threads, gaps)
+    return dataset.with_form(aux, final or identity.final_state)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples of one run, by number; picklable, forkable, and safe to read from several threads.
+
+    Attributes:
+        identity: model, layer ids (``output_of_layer`` numbering) and everything that makes the run what it is.
+        index: the run's index; ``rows`` are this data set's rows of it, in this data set's order.
+        norm: the model's own final norm, None where the run has none.
+        gaps: what the store lacks, empty unless ``allow_incomplete`` let it pass.
+    """
+
+    identity: RunIdentity
+    index: RunIndex
+    rows: IntArray
+    form: SampleForm
+    reader: RangeReader
+    norm: FinalNorm | None = None
+    threads: int = 1
+    gaps: ledger.Gaps = WHOLE
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """One sample: ``token_ids`` int64 ``[T]``, ``loss_mask`` int64 ``[T]``, ``aux``, ``final``, ``sample_id``.
+
+        Torch tensors in the run's dtype; where torch is not installed numpy arrays, states widened to float32.
+
+        Raises:
+            CorruptData: a checksum disagrees, naming shard and sample; also after one fetch anew past the cache.
+        """
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Several samples: ranges that lie near each other are fetched as one. ``DataLoader`` calls this itself."""
+        dtype = self.identity.dtype
+        return [
+            self.form.tensors(self.sample_id(number), states, dtype)
+            for number, states in zip(numbers, self.states(numbers), strict=True)
+        ]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(len(self)):
+            yield self[number]
+
+    def __repr__(self) -> str:
+        tokens = int(self.lengths.sum())
+        return (
+            f"<eaglefeed run {self.identity.run!r} of {self.identity.model}: {len(self):,} samples, {tokens:,} tokens, "
+            f"outputs of layers {list(self.layer_ids)} and the {self.form.final} final state>"
+        )
+
+    @property
+    def lengths(self) -> IntArray:
+        """Tokens of each sample, int64 ``[N]``; no shard is read."""
+        return self.index.num_tokens[self.rows]
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """The captured layers; number k is the output of decoder layer k, counted from 0, and -1 the embeddings."""
+        return self.identity.layer_ids
+
+    @property
+    def layer_convention(self) -> str:
+        return self.identity.layer_convention
+
+    @property
+    def num_rejected(self) -> int:
+        """Samples that the run's manifests record as refused: they are in no shard."""
+        return self.index.num_rejected
+
+    def sample_id(self, number: int) -> str:
+        return self.index.sample_id(self.rows[number])
+
+    def states(self, numbers: Sequence[int]) -> list[SampleStates]:
+        """The samples as stored: token ids uint32, mask uint8, states' bit patterns ``[T, K+1, H]``. Needs no torch."""
+        rows = [self._row(number) for number in numbers]
+        ranges = [self._range(row) for row in rows]
+        blobs = self.reader.read(ranges)
+        if len(rows) == 1 or self.threads == 1:
+            return [self._decode(*each, self.threads) for each in zip(rows, ranges, blobs, strict=True)]
+        work = zip(rows, ranges, blobs, strict=True)
+        return list(in_order(lambda each: self._decode(*each), work, min(self.threads, len(rows))))
+
+    def tokens(self, numbers: Sequence[int]) -> list[tuple[TokenIds, LossMask]]:
+        """Token ids and loss mask alone, a small range of each sample; the ids are checked against the sample's id.
+
+        Raises:
+            CorruptData: the ids do not hash to the sample's id, or the mask has another count of supervised tokens.
+        """
+        rows = [self._row(number) for number in numbers]
+        places = [self._range(row) for row in rows]
+        heads = [
+            replace(place, end=place.start + 5 * int(self.index.num_tokens[row]), tag="tokens")
+            for row, place in zip(rows, places, strict=True)
+        ]
+        return [self._tokens(*each) for each in zip(rows, places, self.reader.read(heads), strict=True)]
+
+    def select(
+        self,
+        expression: str = "",
+        *,
+        min_tokens: int = 0,
+        max_tokens: int | None = None,
+        ids: Iterable[str] | None = None,
+        where: Callable[[RunIndex], npt.NDArray[np.bool_]] | None = None,
+    ) -> Dataset:
+        """The samples that pass every condition given, in this data set's order.
+
+        Args:
+            expression: as ``--select`` (``eaglefeed/selection.py``).
+            ids: sample ids; their order becomes the data set's.
+            where: a predicate on the index's columns, giving bool ``[len(index)]``.
+
+        Raises:
+            UsageError: a condition that is not known, or an id that is not in the run.
+        """
+        rows = self.rows
+        if expression:
+            chosen = select_rows(self.index, expression)
+            rows = chosen[np.isin(chosen, rows)]
+        if ids is not None:
+            try:
+                chosen = self.index.rows_of(ids)
+            except KeyError as error:
+                raise UsageError(error.args[0]) from error
+            rows = chosen[np.isin(chosen, rows)]
+        tokens = self.index.num_tokens[rows]
+        keep = (tokens >= min_tokens) & (tokens <= (max_tokens if max_tokens is not None else tokens.max(initial=0)))
+        if where is not None:
+            keep &= np.asarray(where(self.index), bool)[rows]
+        return replace(self, rows=rows[keep])
+
+    def with_form(self, aux: str = "flat", final: str = "pre_norm") -> Dataset:
+        """The same samples in another form (``open``'s arguments); raises UsageError when the run cannot give it."""
+        norm = _norm_for(self.identity, final, self.norm)
+        return replace(self, form=replace(self.form, aux=aux, final=final, norm=norm))
+
+    def _row(self, number: int) -> int:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)}")
+        return int(self.rows[number])
+
+    def _range(self, row: int) -> ByteRange:
+        index = self.index
+        return ByteRange(
+            index.shard_key(int(index.shards[row])),
+            int(index.starts[row]),
+            int(index.ends[row]),
+            index.stored_checksums[row].decode(),
+        )
+
+    def _decode(self, row: int, place: ByteRange, blob: bytes | memoryview, threads: int = 1) -> SampleStates:
+        stored = self.index.stored_sample(row)
+        try:
+            return read_sample(blob, stored, self.identity, self._buffer(stored), threads)
+        except CorruptData as error:
+            # What the cache kept may be damaged; what the store gives may not.
+            if self.reader.forget(place):
+                blob = self.reader.read([place])[0]
+                return read_sample(blob, stored, self.identity, self._buffer(stored), threads)
+            raise CorruptData(f"{self.reader.url}/{place.key}: {error}") from error
+
+    def _tokens(self, row: int, place: ByteRange, blob: bytes | memoryview) -> tuple[TokenIds, LossMask]:
+        stored = self.index.stored_sample(row)
+        token_ids = np.frombuffer(blob[: 4 * stored.num_tokens], "<u4").astype(np.uint32)
+        mask = np.frombuffer(blob[4 * stored.num_tokens :], np.uint8).copy()
+        if sample_id(token_ids) != stored.id or np.count_nonzero(mask) != stored.num_supervised_tokens:
+            raise CorruptData(f"{self.reader.url}/{place.key}: sample {stored.id}: its tokens are not those written")
+        return token_ids, mask
+
+    def _buffer(self, stored: StoredSample) -> npt.NDArray[Any] | None:
+        """Page-locked memory to decode into, where it is wanted and there is a GPU to copy to."""
+        shape = (stored.num_tokens, self.identity.num_slots, self.identity.hidden_size)
+        return pinned_bits(shape, self.identity.dtype) if self.form.pin_memory else None
+
+
+def _present_rows(index: RunIndex, gaps: ledger.Gaps) -> IntArray:
+    absent = {*gaps.missing_shards, *gaps.wrong_sizes}
+    lost = np.array([index.batch_id(shard) in absent for shard in range(len(index.batch_ids))], bool)
+    return np.flatnonzero(~lost[index.shards]) if len(index) else np.zeros(0, np.int64)
+
+
+def _norm_for(identity: RunIdentity, final: str, norm: FinalNorm | None) -> FinalNorm | None:
+    """The norm to apply, None when the stored state is the one asked for."""
+    if final not in ("pre_norm", "post_norm"):
+        raise UsageError(f'final={final!r}: "pre_norm" or "post_norm"')
+    if identity.final_state not in ("pre_norm", "post_norm"):
+        raise UsageError(f"run {identity.run!r} holds no final state ({identity.final_state})")
+    if final == identity.final_state:
+        return None
+    if final == "pre_norm":
+        raise UsageError(
+            f"run {identity.run!r} holds the final state after the norm, and a norm cannot be undone: "
+            'open it with final="post_norm"'
+        )
+    if norm is None:
+        raise UsageError(
+            f"run {identity.run!r} has no final_norm.safetensors, so a post-norm final state cannot be computed; "
+            'final="pre_norm" gives what is stored'
+        )
+    if len(norm.weight) != identity.hidden_size:
+        raise CorruptData(
+            f"run {identity.run!r}: its final norm is {len(norm.weight)} wide, its states {identity.hidden_size}"
+        )
+    return norm

@@ -1,0 +1,1 @@
+"""A run written in a trainer's own format; ``eaglefeed export``."""

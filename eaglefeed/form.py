@@ -1,0 +1,89 @@
+"""The form in which a trainer gets a sample: torch tensors, aux flat or stacked, final pre- or post-norm.
+
+Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eaglefeed.bits import bits_of_float32, float32_of_bits, torch_of_bits
+from eaglefeed.errors import UsageError
+from eaglefeed.norm import FinalNorm
+
+if TYPE_CHECKING:
+    from eaglefeed.shard import SampleStates
+
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """How ``tensors`` gives a sample.
+
+    Attributes:
+        aux: ``flat`` (``[T, K*H]``) or ``stacked`` (``[T, K, H]``).
+        final: ``pre_norm`` or ``post_norm``: what ``final`` holds.
+        norm: applied to the stored state; None where the stored state is the one wanted.
+        pin_memory: states are decoded into page-locked memory, where torch has CUDA.
+    """
+
+    aux: str
+    final: str
+    norm: FinalNorm | None = None
+    pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.aux not in ("flat", "stacked"):
+            raise UsageError(f'aux={self.aux!r}: "flat" or "stacked"')
+
+    def tensors(self, sample_id: str, states: SampleStates, dtype: str) -> dict[str, Any]:
+        """``aux`` and ``final`` are views of one buffer; ``clone()`` what outlives the sample."""
+        if has_torch():
+            return self._torch(sample_id, states, dtype)
+        return self._numpy(sample_id, states, dtype)
+
+    def _torch(self, sample_id: str, states: SampleStates, dtype: str) -> dict[str, Any]:
+        import torch
+
+        rows = torch_of_bits(states.states, dtype)
+        final = rows[:, -1]
+        return {
+            "sample_id": sample_id,
+            "token_ids": torch.from_numpy(states.token_ids.astype(np.int64)),
+            "loss_mask": torch.from_numpy(states.loss_mask.astype(np.int64)),
+            "aux": self._shaped(rows),
+            "final": self.norm.apply(final) if self.norm else final,
+            "final_state": self.final,
+        }
+
+    def _numpy(self, sample_id: str, states: SampleStates, dtype: str) -> dict[str, Any]:
+        rows = float32_of_bits(states.states, dtype)
+        final = rows[:, -1]
+        if self.norm:
+            # Rounded as the tensor would be, so that both forms hold the same values.
+            final = float32_of_bits(bits_of_float32(self.norm.apply(final), dtype), dtype)
+        return {
+            "sample_id": sample_id,
+            "token_ids": states.token_ids.astype(np.int64),
+            "loss_mask": states.loss_mask.astype(np.int64),
+            "aux": self._shaped(rows),
+            "final": final,
+            "final_state": self.final,
+        }
+
+    def _shaped(self, rows: Any) -> Any:
+        """``[T, K+1, H]`` to the captured layers, without a copy."""
+        num_tokens, num_slots, width = rows.shape
+        if self.aux == "stacked":
+            return rows[:, :-1]
+        return rows.reshape(num_tokens, num_slots * width)[:, : (num_slots - 1) * width]
+
+
+@cache
+def has_torch() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("torch") is not None

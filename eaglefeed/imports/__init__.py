@@ -1,0 +1,1 @@
+"""Trainers' own dumps, read and proved: ``eaglefeed check`` and ``eaglefeed import``."""
