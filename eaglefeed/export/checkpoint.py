@@ -1,4 +1,4 @@
-"""Two tensors of a checkpoint on disk: the embedding and the head, whatever the architecture calls them."""
+"""Single tensors of a checkpoint on disk: embedding, head, final norm, whatever the architecture calls them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,23 @@ def read_head(folder: Path) -> Any:
     return _read(folder, _HEAD, "lm_head")
 
 
-def _read(folder: Path, suffixes: tuple[str, ...], what: str) -> Any:
+def find_tensor(folder: Path, suffixes: tuple[str, ...]) -> Any | None:
+    """The tensor whose name ends in one of ``suffixes``, the shortest name of several; None where there is none."""
     from safetensors import safe_open
 
     tensors = _tensor_files(folder)
     names = sorted((name for name in tensors if name.endswith(suffixes)), key=len)
     if not names:
-        raise UsageError(f"{folder}: no tensor whose name ends in {' or '.join(suffixes)}, so no {what}")
+        return None
     with safe_open(tensors[names[0]], framework="pt") as file:
         return file.get_tensor(names[0])
+
+
+def _read(folder: Path, suffixes: tuple[str, ...], what: str) -> Any:
+    found = find_tensor(folder, suffixes)
+    if found is None:
+        raise UsageError(f"{folder}: no tensor whose name ends in {' or '.join(suffixes)}, so no {what}")
+    return found
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:

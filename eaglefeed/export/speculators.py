@@ -67,6 +67,7 @@ class SpeculatorsExporter(Exporter):
                 "seq_len": datasets.Value("int64"),
             }
         )
+        datasets.disable_progress_bars()
         temporary = folder / ".arrow.part"
         shutil.rmtree(temporary, ignore_errors=True)
         rows = datasets.Dataset.from_generator(

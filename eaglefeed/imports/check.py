@@ -98,9 +98,13 @@ def check_folder(reader: Reader, folder: Path, threads: int = 2, quiet: bool = F
     Raises:
         UsageError: there is no file of that format below ``folder``.
     """
-    looks = list(_looks(reader, folder, threads, quiet))
+    return judge(list(looks_of(reader, folder, threads, quiet)), reader.name, folder)
+
+
+def judge(looks: list[Look], format_name: str, folder: Path) -> Report:
+    """The files' own faults, and those that only the folder shows."""
     if not looks:
-        raise UsageError(f"{folder}: no {reader.name} files there")
+        raise UsageError(f"{folder}: no {format_name} files there")
     report = Report(len(looks), sum(look.num_tokens for look in looks))
     for look in looks:
         report.faults += look.faults
@@ -131,7 +135,7 @@ def look_at(reader: Reader, folder: Path, path: Path) -> Look:
     )
 
 
-def _looks(reader: Reader, folder: Path, threads: int, quiet: bool) -> Iterator[Look]:
+def looks_of(reader: Reader, folder: Path, threads: int, quiet: bool) -> Iterator[Look]:
     paths = list(reader.paths(folder))
     with Progress(f"check {reader.name}", len(paths), "files", quiet) as progress:
         bad = 0
