@@ -154,8 +154,8 @@ def _pack_plane(plane: Bytes, plan: TensorPlan) -> tuple[memoryview, int]:
     if plan.encoding != "raw":
         compressor = _huffman()
         probe = plane[len(plane) // 2 :][:_PROBE_BYTES]
-        if len(compressor.compress(probe)) < _WORTH * len(probe):
-            packed = compressor.compress(plane)
+        if len(compressor.compress(probe.data)) < _WORTH * len(probe):
+            packed = compressor.compress(plane.data)
             if len(packed) < len(plane):
                 return memoryview(packed), len(packed)
     return plane.data, len(plane) | STORED_RAW

@@ -10,6 +10,7 @@
     │   ├── EngineGone      the engine does not answer, or is not proved
     │   ├── StoreUnavailable
     │   └── SpoolFull
+    ├── DumpsSpoilt         a batch's dumps are gone or damaged: it is extracted again
     └── RejectedSample      this sample can never be stored; its neighbours go on
         ├── ProofFailed     a dump is not what was asked for
         └── BadRow          a row of the input cannot become a sample
@@ -61,6 +62,10 @@ class StoreUnavailable(RetryableError):
 
 class SpoolFull(RetryableError):
     """The spool has no room for another dump now."""
+
+
+class DumpsSpoilt(EaglefeedError):
+    """A batch's dumps are gone from the spool or damaged there: the batch goes back to extraction."""
 
 
 class RejectedSample(EaglefeedError):

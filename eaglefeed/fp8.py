@@ -69,7 +69,7 @@ def _e4m3_values() -> FloatArray:
     normal = np.ldexp(1 + mantissa / 8, exponent - 7)
     values = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
     values[0x7F] = np.nan
-    return np.concatenate([values, -values]).astype(np.float32)
+    return np.asarray(np.concatenate([values, -values]), np.float32)
 
 
 E4M3_VALUES = _e4m3_values()

@@ -1,7 +1,7 @@
 """A shard: the samples of one batch in one safetensors file, each whole in one range of bytes.
 
-A sample's bytes are its token ids (uint32 ``[T]``), its loss mask (uint8 ``[T]``) and its encoded states, in that order,
-so one range GET and its manifest entry are enough to read it. docs/format.md has every byte.
+A sample's bytes are its token ids (uint32 ``[T]``), its loss mask (uint8 ``[T]``) and its encoded states, in this
+order, so one range GET and its manifest entry are enough to read it. docs/format.md has every byte.
 Legend: ``T`` tokens, ``S`` slots (K captured layers and the final state), ``H`` hidden width.
 """
 

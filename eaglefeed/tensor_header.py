@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -19,7 +20,11 @@ MAGIC = b"EFC\x01"
 RAW, LOSSLESS, FP8 = 0, 1, 2
 ENCODINGS = {"raw": RAW, "lossless": LOSSLESS, "fp8_per_token": FP8}
 DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3}
-ELEMENT_BITS = {"bfloat16": np.dtype("<u2"), "float16": np.dtype("<u2"), "float32": np.dtype("<u4")}
+ELEMENT_BITS: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype("<u2"),
+    "float16": np.dtype("<u2"),
+    "float32": np.dtype("<u4"),
+}
 CHUNK_ROWS = 256
 MAX_CHUNK_BYTES = 1 << 28
 STORED_RAW = 1 << 31
@@ -43,7 +48,7 @@ class TensorPlan:
         return self.shape[1] * self.shape[2]
 
     @property
-    def bits(self) -> np.dtype[np.unsignedinteger[np.typing.NBitBase]]:
+    def bits(self) -> np.dtype[Any]:
         return ELEMENT_BITS[self.dtype]
 
     @property

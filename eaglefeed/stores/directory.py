@@ -38,16 +38,20 @@ class DirectoryStore:
                 (self.root / key).unlink(missing_ok=True)
         return "create is a hard link, which the file system makes once"
 
-    def put_file(self, key: str, path: Path, checksum: str) -> ObjectInfo:
+    def put_file(self, key: str, path: Path, checksum: str, create_only: bool = False) -> ObjectInfo:
         target = self._path(key)
         with self._faults(key), self._temporary(target) as temporary:
             _place(path, temporary)
             found = path_checksum(temporary)
             if found != checksum:
                 raise CorruptData(f"{self.url}/{key}: {found} was written in place of {checksum}")
-            temporary.replace(target)
+            num_bytes = temporary.stat().st_size
+            if create_only:
+                os.link(temporary, target)
+            else:
+                temporary.replace(target)
             _sync_directory(target.parent)
-            return ObjectInfo(key, target.stat().st_size, found)
+            return ObjectInfo(key, num_bytes, found)
 
     def create(self, key: str, data: bytes) -> bool:
         target = self._path(key)
@@ -87,6 +91,10 @@ class DirectoryStore:
             for key, path in self._walk(folder, beginning):
                 if not path.name.startswith(_PART):
                     yield ObjectInfo(key, path.stat().st_size)
+
+    def checksum(self, key: str) -> str:
+        with self._faults(key):
+            return path_checksum(self._path(key))
 
     def delete(self, key: str) -> None:
         with self._faults(key):
@@ -138,7 +146,7 @@ class DirectoryStore:
     def _faults(self, key: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
             if error.errno == errno.ENOSPC:

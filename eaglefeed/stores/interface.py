@@ -48,10 +48,10 @@ class Store(Protocol):
         """Whether objects can be written here, tried with a small one; how ``create`` is kept atomic, in words."""
         ...
 
-    def put_file(self, key: str, path: Path, checksum: str) -> ObjectInfo:
+    def put_file(self, key: str, path: Path, checksum: str, create_only: bool = False) -> ObjectInfo:
         """Store a file whole; ``checksum`` (``crc32:…``) is sent along and compared with what the store reports.
 
-        Raises CorruptData when they differ.
+        Raises CorruptData when they differ, FileExistsError with ``create_only`` when ``key`` exists.
         """
         ...
 
@@ -71,6 +71,10 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects below ``prefix``, in key order, streamed."""
+        ...
+
+    def checksum(self, key: str) -> str:
+        """``crc32:…`` of the whole object as the store reports it, else by reading it. Raises FileNotFoundError."""
         ...
 
     def delete(self, key: str) -> None:

@@ -6,6 +6,7 @@ chain alone; the endpoint from ``S3_ENDPOINT`` or boto3's ``AWS_ENDPOINT_URL_S3`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ class S3Store:
         self._client, self._bucket, self._options = client, bucket, options
         self._prefix = prefix + "/" if prefix else ""
         self._conditional = True
+        self._create_only: set[str] = set()
+        for operation in ("PutObject", "CompleteMultipartUpload"):
+            client.meta.events.register(f"provide-client-params.s3.{operation}", self._add_condition)
 
     @classmethod
     def from_url(cls, url: str, options: StoreOptions) -> S3Store:
@@ -62,7 +66,7 @@ class S3Store:
             "that race on one batch both may write, and the audit leaves one copy out"
         )
 
-    def put_file(self, key: str, path: Path, checksum: str) -> ObjectInfo:
+    def put_file(self, key: str, path: Path, checksum: str, create_only: bool = False) -> ObjectInfo:
         from boto3.s3.transfer import TransferConfig
 
         transfer = TransferConfig(
@@ -72,12 +76,24 @@ class S3Store:
             max_concurrency=self._options.concurrency,
         )
         arguments = {"ChecksumCRC32": to_base64(checksum)}
-        self._call(
-            key,
-            lambda: self._client.upload_file(
-                str(path), self._bucket, self._full(key), Config=transfer, ExtraArgs=arguments
-            ),
-        )
+        full_key = self._full(key)
+        if create_only and not self._conditional and self.head(key) is not None:
+            raise FileExistsError(f"{self.url}/{key}")
+        if create_only and self._conditional:
+            self._create_only.add(full_key)
+        try:
+            self._call(
+                key,
+                lambda: self._client.upload_file(
+                    str(path), self._bucket, full_key, Config=transfer, ExtraArgs=arguments
+                ),
+            )
+        except EaglefeedError as error:
+            if error_code(error) in _EXISTS:
+                raise FileExistsError(f"{self.url}/{key}") from error
+            raise
+        finally:
+            self._create_only.discard(full_key)
         return self._verified(key, path.stat().st_size, checksum)
 
     def create(self, key: str, data: bytes) -> bool:
@@ -126,6 +142,12 @@ class S3Store:
             for item in page.get("Contents", ()):
                 yield ObjectInfo(item["Key"].removeprefix(self._prefix), item["Size"])
 
+    def checksum(self, key: str) -> str:
+        found = self.head(key)
+        if found is None:
+            raise FileNotFoundError(f"{self.url}/{key}: no such object")
+        return found.checksum or self._read_checksum(key)
+
     def delete(self, key: str) -> None:
         self._call(key, lambda: self._client.delete_object(Bucket=self._bucket, Key=self._full(key)))
 
@@ -140,15 +162,18 @@ class S3Store:
                 yield Unfinished(key, item["UploadId"], item["Initiated"].timestamp())
 
     def discard(self, unfinished: Unfinished) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._call(
                 unfinished.key,
                 lambda: self._client.abort_multipart_upload(
                     Bucket=self._bucket, Key=self._full(unfinished.key), UploadId=unfinished.upload_id
                 ),
             )
-        except FileNotFoundError:
-            pass
+
+    def _add_condition(self, params: dict[str, Any], **_: Any) -> None:
+        """s3transfer passes no If-None-Match on, so it is put into the request here, for keys made at most once."""
+        if params.get("Key") in self._create_only:
+            params["IfNoneMatch"] = "*"
 
     def _full(self, key: str) -> str:
         return self._prefix + checked_key(key)
@@ -173,14 +198,17 @@ class S3Store:
         found = self.head(key)
         if found is None or found.num_bytes != num_bytes:
             raise CorruptData(f"{self.url}/{key}: the store has {found and found.num_bytes} bytes of {num_bytes}")
-        reported = found.checksum or self._call(key, lambda: self._read_checksum(key))
+        reported = found.checksum or self._read_checksum(key)
         if reported != checksum:
             raise CorruptData(f"{self.url}/{key}: the store has {reported}, and {checksum} was sent")
         return ObjectInfo(key, num_bytes, reported)
 
     def _read_checksum(self, key: str) -> str:
-        body = self._client.get_object(Bucket=self._bucket, Key=self._full(key))["Body"]
-        return stream_checksum(body.iter_chunks(_READ_BYTES))
+        def read() -> str:
+            body = self._client.get_object(Bucket=self._bucket, Key=self._full(key))["Body"]
+            return stream_checksum(body.iter_chunks(_READ_BYTES))
+
+        return self._call(key, read)
 
     def _read(self, key: str, arguments: dict[str, str]) -> bytes:
         """An answer that breaks off in its body is asked for again; boto3 only repeats the request's beginning."""
@@ -228,7 +256,7 @@ def _client(options: StoreOptions) -> Any:
         region_name=session.region_name or ("us-east-1" if endpoint else None),
         config=Config(
             signature_version="s3v4",
-            s3=s3_options,
+            s3=s3_options,  # type: ignore[arg-type,unused-ignore]  # the stubs' own dict type is private
             retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
             max_pool_connections=max(10, 2 * options.concurrency),
             connect_timeout=10,

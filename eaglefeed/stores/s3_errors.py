@@ -37,7 +37,11 @@ def translated(error: BaseException, where: str, bucket: str) -> Exception | Non
 
 def error_code(error: EaglefeedError) -> str:
     """The store's own code of the answer behind ``error``, "" where there was none."""
+    from boto3.exceptions import Boto3Error
+
     cause: Any = error.__cause__
+    if isinstance(cause, Boto3Error):
+        cause = cause.__context__
     response = getattr(cause, "response", None)
     return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
 

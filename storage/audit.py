@@ -1,0 +1,264 @@
+"""The audit: what was enqueued against what the store holds, sample by sample, in one pass over the manifests."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from redis import Redis
+
+from config import counters, names
+from eaglefeed.errors import CorruptData, EaglefeedError
+from eaglefeed.identity import RunIdentity
+from eaglefeed.manifest import Manifest, StoredSample, shard_key
+from eaglefeed.records import sample_id
+from eaglefeed.shard import ShardReader
+from eaglefeed.stores import Store
+from storage import ledger
+
+_SCAN_COUNT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, with the ids a person needs to look it up."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The outcome. ``unique`` = stored + rejected + missing; sizes are of all committed shards.
+
+    Attributes:
+        duplicate: copies beyond the first of samples that several batches hold.
+        short: stored samples whose rows are not as many as their tokens.
+        missing: enqueued samples that are neither whole in the store nor rejected.
+        unique_from: where ``unique`` was counted, in words.
+    """
+
+    run: str
+    unique: int
+    stored: int
+    rejected: int
+    missing: int
+    duplicate: int
+    short: int
+    tokens: int
+    raw_bytes: int
+    stored_bytes: int
+    unique_from: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def ratio(self) -> float:
+        return round(self.raw_bytes / self.stored_bytes, 4) if self.stored_bytes else 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems
+
+    def to_record(self) -> dict[str, Any]:
+        """The JSON object of ``eaglefeed audit --json``."""
+        keys = ("run", "unique", "stored", "rejected", "missing", "duplicate", "short", "tokens", "raw_bytes")
+        return {**{key: getattr(self, key) for key in keys}, "stored_bytes": self.stored_bytes, "ratio": self.ratio}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has been seen so far: 16 bytes a sample, so that a million fit anywhere."""
+
+    stored: bytearray = field(default_factory=bytearray)
+    rejected: bytearray = field(default_factory=bytearray)
+    num_tokens: array[int] = field(default_factory=lambda: array("q"))
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    short: int = 0
+    num_manifests: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def audit(
+    store: Store,
+    run: str,
+    redis: Redis | None = None,
+    deep: bool = False,
+    on_manifest: Callable[[int, int], None] = lambda manifests, samples: None,
+) -> AuditReport:
+    """Count a run.
+
+    Args:
+        redis: knows what was enqueued; without it only what the manifests name can be counted.
+        deep: read every shard back, decode it and compare its checksums and token ids.
+        on_manifest: called with the numbers of manifests and stored samples so far.
+
+    Raises:
+        StoreUnavailable, EnvironmentFault: the store cannot be read.
+    """
+    tally = _Tally()
+    identity = _identity(store, run, tally)
+    shards = _Shards(store, run)
+    for manifest in _manifests(store, run, tally):
+        _add(tally, store, identity, manifest, shards.size_of(manifest.batch_id), deep)
+        on_manifest(tally.num_manifests, len(tally.stored) // 16)
+    return _report(run, tally, redis)
+
+
+def _identity(store: Store, run: str, tally: _Tally) -> RunIdentity | None:
+    try:
+        return RunIdentity.from_json(store.get(f"{run}/run.json"))
+    except FileNotFoundError:
+        tally.problems.append(Problem("run", f"{store.url}/{run}/run.json is not there"))
+    except CorruptData as error:
+        tally.problems.append(Problem("run", f"{store.url}/{run}: {error}"))
+    return None
+
+
+def _manifests(store: Store, run: str, tally: _Tally) -> Iterator[Manifest]:
+    for key, text in ledger.read_texts(store, run, ledger.batch_ids(store, run)):
+        tally.num_manifests += 1
+        where = f"{store.url}/{key}"
+        try:
+            manifest = Manifest.from_json(text, where)
+            if manifest.run != run or not key.endswith(f"/{manifest.batch_id}.json"):
+                raise CorruptData(f"{where} is the manifest of batch {manifest.batch_id} of run {manifest.run!r}")
+            yield manifest
+        except CorruptData as error:
+            tally.problems.append(Problem("manifest", str(error)))
+
+
+class _Shards:
+    """Sizes of the run's shards, listed along with the manifests: both come in the order of batch ids."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        prefix = shard_key(run, "").removesuffix(".safetensors")
+        self._listed = store.list(prefix)
+        self._batch, self._size = "", -1
+
+    def size_of(self, batch_id: str) -> int:
+        """Bytes of the batch's shard, -1 where there is none. Ask in order."""
+        while self._batch < batch_id:
+            found = next(self._listed, None)
+            if found is None:
+                self._batch, self._size = "~", -1
+            else:
+                self._batch = found.key.rpartition("/")[2].removesuffix(".safetensors")
+                self._size = found.num_bytes
+        return self._size if self._batch == batch_id else -1
+
+
+def _add(
+    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool
+) -> None:
+    tally.raw_bytes += manifest.raw_bytes
+    tally.stored_bytes += manifest.shard_bytes
+    tally.rejected += b"".join(bytes.fromhex(record.id) for record in manifest.rejected)
+    whole = _whole_samples(tally, store, identity, manifest, shard_bytes, deep)
+    tally.stored += b"".join(bytes.fromhex(sample.id) for sample in whole)
+    tally.num_tokens.extend(sample.num_tokens for sample in whole)
+
+
+def _whole_samples(
+    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool
+) -> list[StoredSample]:
+    if manifest.samples and shard_bytes != manifest.shard_bytes:
+        found = "is not there" if shard_bytes < 0 else f"has {shard_bytes} bytes of {manifest.shard_bytes}"
+        tally.problems.append(Problem("shard", f"{store.url}/{manifest.shard} {found}"))
+        return []
+    whole = []
+    for sample in manifest.samples:
+        if sample.num_rows != sample.num_tokens:
+            tally.short += 1
+            detail = (
+                f"sample {sample.id} of batch {manifest.batch_id}: {sample.num_rows} rows, {sample.num_tokens} tokens"
+            )
+            tally.problems.append(Problem("short", detail))
+        else:
+            whole.append(sample)
+    return _readable(tally, store, identity, manifest, whole) if deep and whole else whole
+
+
+def _readable(
+    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, samples: list[StoredSample]
+) -> list[StoredSample]:
+    """The samples that decode to what was dumped, each read back from the store."""
+    try:
+        reader = ShardReader.from_store(store, manifest.shard)
+        if identity is not None:
+            identity.require_same(reader.identity, reader.where)
+        if reader.samples != manifest.samples:
+            raise CorruptData(f"{reader.where}: its header and its manifest name different samples")
+    except (EaglefeedError, FileNotFoundError) as error:
+        _raise_unless_damage(error)
+        tally.problems.append(Problem("damaged", str(error)))
+        return []
+    return [sample for sample in samples if _is_readable(tally, reader, sample)]
+
+
+def _is_readable(tally: _Tally, reader: ShardReader, sample: StoredSample) -> bool:
+    try:
+        states = reader.read(sample, check_raw=True)
+        if sample_id(states.token_ids) != sample.id:
+            raise CorruptData(f"{reader.where}: sample {sample.id} holds other token ids")
+        if len(states.states) != sample.num_tokens:
+            raise CorruptData(f"{reader.where}: sample {sample.id} has {len(states.states)} rows")
+        return True
+    except (CorruptData, FileNotFoundError) as error:
+        tally.problems.append(Problem("damaged", str(error)))
+        return False
+
+
+def _raise_unless_damage(error: Exception) -> None:
+    if isinstance(error, EaglefeedError) and error.exit_code != 1 and not isinstance(error, CorruptData):
+        raise error
+
+
+def _report(run: str, tally: _Tally, redis: Redis | None) -> AuditReport:
+    stored, first, copies = np.unique(_ids(tally.stored), return_index=True, return_counts=True)
+    rejected = np.setdiff1d(_ids(tally.rejected), stored)
+    seen = np.union1d(stored, rejected)
+    known, unique_from = _known(redis, run)
+    if known is None:
+        known = seen
+    missing = np.setdiff1d(known, seen)
+    for twice, count in zip(stored[copies > 1], copies[copies > 1], strict=True):
+        tally.problems.append(Problem("duplicate", f"sample {_hex(twice)} is stored {count} times"))
+    tally.problems += [Problem("missing", f"sample {_hex(one)} was enqueued and is not stored") for one in missing]
+    return AuditReport(
+        run=run,
+        unique=len(np.union1d(known, seen)),
+        stored=len(stored),
+        rejected=len(rejected),
+        missing=len(missing),
+        duplicate=int((copies - 1).sum()),
+        short=tally.short,
+        tokens=int(np.array(tally.num_tokens, np.int64)[first].sum()),
+        raw_bytes=tally.raw_bytes,
+        stored_bytes=tally.stored_bytes,
+        unique_from=unique_from,
+        problems=tuple(tally.problems),
+    )
+
+
+def _known(redis: Redis | None, run: str) -> tuple[npt.NDArray[np.bytes_] | None, str]:
+    """The ids that Redis knows to be enqueued, and where they were counted."""
+    if redis is None:
+        return None, "counted from the manifests: no Redis was asked, so a sample that was never stored is not seen"
+    members: Iterable[bytes] = redis.sscan_iter(names.known_key(run), count=_SCAN_COUNT)
+    known = _ids(bytearray().join(members))
+    if not len(known) and not counters.read(redis, run).get("unique"):
+        return None, "counted from the manifests: this Redis knows nothing of the run"
+    return np.unique(known), "counted by the producer, in Redis"
+
+
+def _ids(joined: bytes | bytearray) -> npt.NDArray[np.bytes_]:
+    return cast("npt.NDArray[np.bytes_]", np.frombuffer(bytes(joined), "S16"))
+
+
+def _hex(one: Any) -> str:
+    return bytes(one).ljust(16, b"\0").hex()  # numpy drops zero bytes at the end

@@ -1,0 +1,167 @@
+"""The job of a node's storage: a batch's proved dumps become one verified shard and one manifest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from config import counters
+from eaglefeed.dump import Dump, read_dump
+from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
+from eaglefeed.manifest import Manifest, RejectedSampleRecord, shard_key
+from eaglefeed.records import Batch
+from eaglefeed.shard import WrittenShard, write_shard
+from storage import ledger
+from storage.adopt import adopt_shard
+from storage.node import StorageNode, this_node
+from storage.patience import patiently
+from storage.spool import NORM_NAME, SHARD_SUFFIX
+from storage.upload import upload_norm, upload_shard
+
+log = logging.getLogger(__name__)
+
+
+def store_batch(
+    payload: dict[str, Any],
+    dumps: dict[str, str],
+    rejected: Sequence[dict[str, Any]] = (),
+    engine: dict[str, Any] | None = None,
+) -> None:
+    """Steps 9 to 11 of a sample's life (docs/structure.md): encode, upload, verify, commit, count, forget.
+
+    It may run any number of times; nothing is deleted from the spool before the manifest exists.
+
+    Raises:
+        DumpsSpoilt: dumps are gone or damaged; the batch has to be extracted again.
+        StoreUnavailable: the worker is to stop; the job may run again.
+        CorruptData: the payload is not what the producer enqueued.
+    """
+    node, batch = this_node(), Batch.from_payload(payload)
+    require_whole(node, batch, dumps, rejected)
+    manifest = patiently(lambda: ledger.find_manifest(node.store, batch.run, batch.id), f"look for batch {batch.id}")
+    if manifest is None:
+        written = store_shard(node, batch, dumps) if dumps else None
+        upload_norm(node.store, batch.run, node.folder / NORM_NAME)
+        described = describe(node, batch, written, rejected, engine or {})
+        manifest = patiently(lambda: ledger.publish(node.store, described), f"commit of batch {batch.id}")
+    count(node, manifest)
+    forget(node, dumps)
+
+
+def require_whole(
+    node: StorageNode, batch: Batch, dumps: Mapping[str, str], rejected: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises CorruptData unless every sample of the batch is a dump or a reject, and the run is this node's."""
+    if batch.run != node.identity.run:
+        raise CorruptData(f"a batch of run {batch.run!r} on a node that serves {node.identity.run!r}")
+    outcome = Counter([*dumps, *(str(record.get("id")) for record in rejected)])
+    if outcome != Counter(sample.id for sample in batch.samples):
+        raise CorruptData(
+            f"batch {batch.id}: {len(dumps)} dumps and {len(rejected)} rejects are not its {len(batch.samples)} samples"
+        )
+    if any(Path(name).name != name for name in dumps.values()):
+        raise CorruptData(f"batch {batch.id}: a dump outside its folder")
+
+
+def store_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str]) -> WrittenShard:
+    """Encode the dumps into one file and store it; where another node's shard has been first, take that over."""
+    key = shard_key(batch.run, batch.id)
+    path = node.folder / f"{batch.id}.{os.getpid()}{SHARD_SUFFIX}"
+    try:
+        written = patiently(lambda: encode_shard(node, batch, dumps, path), f"shard of batch {batch.id}")
+        if upload_shard(node.store, key, path, written.shard_checksum):
+            return written
+    finally:
+        path.unlink(missing_ok=True)
+    log.warning("another node's shard of batch %s is in the store; it is taken over", batch.id)
+    return patiently(lambda: adopt_shard(node.store, key, batch, node.identity), f"read back of {key}")
+
+
+def encode_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str], path: Path) -> WrittenShard:
+    """Read the dumps, checking every byte on the way, and write the shard file.
+
+    Raises:
+        DumpsSpoilt: a dump is gone or damaged.
+        SpoolFull: the disk has no room for the shard now.
+    """
+    settings = node.settings.store
+    try:
+        opened = {sample_id: open_dump(node.folder / name) for sample_id, name in dumps.items()}
+        return write_shard(path, node.identity, batch, opened, settings.encoding, settings.encode_threads)
+    except CorruptData as error:
+        raise DumpsSpoilt(f"batch {batch.id}: {error}") from error
+    except OSError as error:
+        raise SpoolFull(f"{path}: {error.strerror or error}") from error
+
+
+def open_dump(path: Path) -> Dump:
+    """Raises DumpsSpoilt when there is no such dump, CorruptData when it is damaged."""
+    try:
+        return read_dump(path)
+    except FileNotFoundError as error:
+        raise DumpsSpoilt(f"{path} is gone") from error
+
+
+def describe(
+    node: StorageNode,
+    batch: Batch,
+    written: WrittenShard | None,
+    rejected: Sequence[Mapping[str, Any]],
+    engine: dict[str, Any],
+) -> Manifest:
+    """The manifest of a batch; its shard is empty when every sample was rejected."""
+    records = [RejectedSampleRecord(**record) for record in rejected]
+    if written is None:
+        return Manifest(batch.run, batch.id, "", 0, "", 0, (), tuple(records), node.name, engine, time.time())
+    held = {sample.id for sample in written.samples}
+    known = held | {record.id for record in records}
+    records = [record for record in records if record.id not in held]
+    records += [_left_out(sample.id, sample.num_tokens) for sample in batch.samples if sample.id not in known]
+    return Manifest(
+        run=batch.run,
+        batch_id=batch.id,
+        shard=shard_key(batch.run, batch.id),
+        shard_bytes=written.shard_bytes,
+        shard_checksum=written.shard_checksum,
+        raw_bytes=written.raw_bytes,
+        samples=written.samples,
+        rejected=tuple(records),
+        node=node.name,
+        engine=engine,
+        created_at=time.time(),
+    )
+
+
+def count(node: StorageNode, manifest: Manifest) -> None:
+    """Add the batch's outcome to the counters, once however often this runs."""
+    counters.count_once(node.redis, manifest.run, manifest.batch_id, amounts(manifest))
+
+
+def amounts(manifest: Manifest) -> dict[str, int]:
+    """What a manifest adds to its run's counters."""
+    reasons = Counter(f"rejected:{record.reason}" for record in manifest.rejected)
+    return {
+        "stored": len(manifest.samples),
+        "rejected": len(manifest.rejected),
+        "tokens": manifest.num_tokens,
+        "raw_bytes": manifest.raw_bytes,
+        "stored_bytes": manifest.shard_bytes,
+        **reasons,
+    }
+
+
+def forget(node: StorageNode, dumps: Mapping[str, str]) -> None:
+    """Delete the dumps of a batch whose manifest exists."""
+    for name in dumps.values():
+        (node.folder / name).unlink(missing_ok=True)
+
+
+def _left_out(sample_id: str, num_tokens: int) -> RejectedSampleRecord:
+    return RejectedSampleRecord(
+        sample_id, num_tokens, -1, "left-out", "another node's shard of this batch was first, and is without it"
+    )
