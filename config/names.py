@@ -47,6 +47,11 @@ def counted_key(run: str) -> str:
     return f"eaglefeed:{run}:counted"
 
 
+def batches_key(run: str) -> str:
+    """HASH of batch ids (16 raw bytes each) whose samples are in ``known``: the producer (8 bytes) or ``store``."""
+    return f"eaglefeed:{run}:batches"
+
+
 def run_key(run: str) -> str:
     """STRING: the run file's settings as JSON, as the producer used them; no secret is in it."""
     return f"eaglefeed:{run}:settings"

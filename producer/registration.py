@@ -1,0 +1,27 @@
+"""A run becomes known: its identity in the store, once, and its settings in Redis for whoever watches."""
+
+from __future__ import annotations
+
+from redis import Redis
+
+from config import names
+from config.model_identity import run_identity
+from config.run import RunSettings
+from eaglefeed.identity import RunIdentity
+from eaglefeed.manifest import run_key
+from eaglefeed.stores import Store
+
+
+def register(settings: RunSettings, store: Store, redis: Redis) -> RunIdentity:
+    """Write ``run.json`` if there is none, else require that it is the same run.
+
+    Raises:
+        IdentityMismatch: the run was begun with another model, layers, template or preparation; each field is named.
+    """
+    identity = run_identity(settings)
+    key = run_key(settings.name)
+    if not store.create(key, identity.to_json()):
+        identity.require_same(RunIdentity.from_json(store.get(key)), f"{store.url}/{key}")
+    redis.set(names.run_key(settings.name), settings.model_dump_json())
+    redis.sadd(names.RUNS_KEY, settings.name)
+    return identity
