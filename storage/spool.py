@@ -150,7 +150,7 @@ class Spool:
         found = []
         for claim in sorted((self.path / _RESERVED).glob("*.*")):
             batch, _, owner = claim.name.partition(".")
-            if not owner.isdigit() or not _is_alive(int(owner)):
+            if not owner.isdigit() or not is_alive(int(owner)):
                 claim.unlink(missing_ok=True)
                 continue
             try:
@@ -186,7 +186,7 @@ def _disk(path: Path) -> tuple[int, int]:
     return disk.used, disk.used + disk.free
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

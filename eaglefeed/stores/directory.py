@@ -90,7 +90,8 @@ class DirectoryStore:
         with self._faults(prefix):
             for key, path in self._walk(folder, beginning):
                 if not path.name.startswith(_PART):
-                    yield ObjectInfo(key, path.stat().st_size)
+                    status = path.stat()
+                    yield ObjectInfo(key, status.st_size, "", status.st_mtime)
 
     def checksum(self, key: str) -> str:
         with self._faults(key):

@@ -10,11 +10,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Key, size in bytes, and the checksum the store itself reports (``crc32:…`` in hex, empty if it has none)."""
+    """Key, size in bytes, and the checksum the store itself reports (``crc32:…`` in hex, empty if it has none).
+
+    ``modified_at`` is Unix time, 0 where it was not asked for.
+    """
 
     key: str
     num_bytes: int
     checksum: str = ""
+    modified_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

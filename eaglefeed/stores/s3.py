@@ -140,7 +140,8 @@ class S3Store:
         iterator = iter(pages)
         while (page := self._call(prefix, lambda: next(iterator, None))) is not None:
             for item in page.get("Contents", ()):
-                yield ObjectInfo(item["Key"].removeprefix(self._prefix), item["Size"])
+                key = item["Key"].removeprefix(self._prefix)
+                yield ObjectInfo(key, item["Size"], "", item["LastModified"].timestamp())
 
     def checksum(self, key: str) -> str:
         found = self.head(key)

@@ -1,0 +1,85 @@
+"""What a dead process left in the spool: found when a storage worker starts, told apart by its header, cleared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from eaglefeed.dump import SUFFIX, read_header
+from eaglefeed.errors import CorruptData
+from eaglefeed.manifest import manifest_key
+from storage.node import StorageNode
+from storage.spool import SHARD_SUFFIX, is_alive
+
+log = logging.getLogger(__name__)
+
+WAITING = ("queued", "started", "scheduled", "deferred")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What was done about the leftovers of a run's folder."""
+
+    kept: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+
+
+def clear_leftovers(node: StorageNode) -> Cleared:
+    """Remove what nobody will come back for; keep dumps whose batch still has a job.
+
+    A dump whose batch is committed, or that no job names, is removed: its samples are stored, or will be extracted
+    again. A dump that a store job names waits for it. One that an extract job is making now is its business.
+    """
+    kept = removed = removed_bytes = 0
+    for path in _files(node.folder):
+        try:
+            num_bytes = path.stat().st_size
+            if _is_wanted(node, path):
+                kept += 1
+                continue
+            path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            continue  # stored in the meantime
+        removed, removed_bytes = removed + 1, removed_bytes + num_bytes
+        log.info("%s was left by a dead process and is removed", path)
+    return Cleared(kept, removed, removed_bytes)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and (path.suffix in (SUFFIX, SHARD_SUFFIX) or path.name.endswith(f"{SUFFIX}.part")):
+            yield path
+
+
+def _is_wanted(node: StorageNode, path: Path) -> bool:
+    if path.suffix == SHARD_SUFFIX:
+        owner = path.name.split(".")[1]
+        return owner.isdigit() and is_alive(int(owner))
+    batch_id = _batch_of(path)
+    store_status, extract_status = _status(node, f"store-{batch_id}"), _status(node, batch_id)
+    if path.suffix != SUFFIX:  # being written, or cut off while it was
+        return extract_status == "started"
+    if node.store.head(manifest_key(node.identity.run, batch_id)) is not None:
+        return store_status == "started"  # its job is about to delete it
+    return store_status in (*WAITING, "failed") or extract_status == "started"
+
+
+def _batch_of(path: Path) -> str:
+    """By the header; by the name where the header is damaged or not written yet."""
+    try:
+        return read_header(path).batch_id
+    except CorruptData:
+        return path.name.partition("-")[0]
+
+
+def _status(node: StorageNode, job_id: str) -> str:
+    """The job's status, "" where there is no such job."""
+    if not Job.exists(job_id, connection=node.redis):
+        return ""
+    return str(Job.fetch(job_id, connection=node.redis, serializer=JSONSerializer).get_status(refresh=False).value)
