@@ -52,11 +52,11 @@ class DiskCache:
         try:
             path.parent.mkdir(exist_ok=True)
             with self._locked():
-                self._make_room(len(data))
+                total = self._make_room(len(data))
                 temporary.write_bytes(data)
                 replaced = path.stat().st_size if path.exists() else 0
                 temporary.replace(path)
-                self._write_sum(self._read_sum() + len(data) - replaced)
+                self._write_sum(total + len(data) - replaced)
         except OSError:
             temporary.unlink(missing_ok=True)
             return False
@@ -66,9 +66,9 @@ class DiskCache:
         """Forget ``name``; no error when it is not there."""
         path = self._path(name)
         with self._locked(), contextlib.suppress(FileNotFoundError):
-            size = path.stat().st_size
+            size, total = path.stat().st_size, self._read_sum()
             path.unlink()
-            self._write_sum(self._read_sum() - size)
+            self._write_sum(total - size)
 
     def num_bytes(self) -> int:
         """What the files take, counted anew."""
@@ -78,10 +78,11 @@ class DiskCache:
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return self.folder / digest[:2] / digest[2:]
 
-    def _make_room(self, num_bytes: int) -> None:
+    def _make_room(self, num_bytes: int) -> int:
+        """What the files take after the oldest were removed for ``num_bytes`` more."""
         total = self._read_sum()
         if total + num_bytes <= self.max_bytes:
-            return
+            return total
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)
         goal = min(self.max_bytes * _LOW_MARK, self.max_bytes - num_bytes)
@@ -90,7 +91,7 @@ class DiskCache:
                 break
             path.unlink(missing_ok=True)
             total -= size
-        self._write_sum(total)
+        return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
         found = []

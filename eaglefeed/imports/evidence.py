@@ -23,7 +23,7 @@ ROWS = 64
 MIN_ROWS = 8
 """Fewer rows whose token occurs in another sample prove nothing, either way."""
 
-MATCH = 0.4
+MATCH = 0.5
 """A sample whose rows agree with their tokens less than this part of the folder's median agreement is mismatched."""
 
 NORM_FACTOR = 1.5
