@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import IO, Any
 
 from config.model_identity import run_identity
 from config.run import load_run
@@ -57,22 +59,31 @@ def main(parsed: argparse.Namespace) -> int:
 class EngineProcesses:
     """SGLang's processes as a process group each, so that a replica ends whole: no orphan keeps a GPU or a port."""
 
-    def __init__(self, launches: list[Launch]) -> None:
+    def __init__(self, launches: list[Launch], output: IO[Any] | None = None) -> None:
         self._launches = launches
+        self._output = output
         self._stopping = False
+        self._previous: dict[int, Any] = {}
         self.running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> EngineProcesses:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            self._previous[number] = signal.signal(number, self._on_signal)
         for launch in self._launches:
             self.running.append(
-                subprocess.Popen(launch.command, env={**os.environ, **launch.environment}, start_new_session=True)
+                subprocess.Popen(
+                    launch.command,
+                    env={**os.environ, **launch.environment},
+                    stdout=self._output,
+                    stderr=self._output,
+                    start_new_session=True,
+                )
             )
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._signal_groups(signal.SIGTERM)
+        for process in self.running:
+            process.terminate()  # SGLang drains; what outlives it goes with its group
         deadline = time.monotonic() + _STOP_SECONDS
         for process in self.running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -80,6 +91,8 @@ class EngineProcesses:
         self._signal_groups(signal.SIGKILL)
         for process in self.running:
             process.wait()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def wait_until_ready(self, urls: list[str], timeout_seconds: float) -> None:
         """Raises EnvironmentFault when a replica ends or does not answer in time."""
@@ -116,6 +129,13 @@ class EngineProcesses:
                 os.killpg(process.pid, number)
             except ProcessLookupError:
                 continue
+
+
+def free_port() -> int:
+    """A port that is free on loopback now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class EngineEnded(EngineGone):

@@ -10,8 +10,9 @@ from pathlib import Path
 from config.model_identity import model_folder
 from config.run import EngineSettings, RunSettings
 from eaglefeed.identity import RunIdentity
+from workers.sglang_plugin.faults import CHUNK_TOKENS
 from workers.sglang_plugin.plan import command_line_ids, plan_capture
-from workers.sglang_plugin.settings import VARIABLE, PluginSettings
+from workers.sglang_plugin.settings import FAULT_VARIABLE, VARIABLE, PluginSettings
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_FOLDER = CHECKOUT / "workers" / "sglang_plugin" / "dist"
@@ -72,8 +73,8 @@ def _common(settings: RunSettings, identity: RunIdentity, host: str, port: int) 
         *("--host", host),
         *("--port", str(port)),
         "--skip-tokenizer-init",
-        "--disable-radix-cache",
-        *("--chunked-prefill-size", str(engine.chunked_prefill_tokens or -1)),
+        *([] if _fault() == "radix-cache" else ["--disable-radix-cache"]),
+        *("--chunked-prefill-size", str(_chunk_tokens(engine))),
         *("--max-prefill-tokens", str(prefill_tokens(settings))),
         "--enable-return-aux-hidden-states",
         *("--speculative-algorithm", "EAGLE3"),  # the name of a capture convention here; nothing is speculated
@@ -83,6 +84,16 @@ def _common(settings: RunSettings, identity: RunIdentity, host: str, port: int) 
         *("--log-level", "warning"),
     ]
     return arguments + (["--trust-remote-code"] if settings.model.trust_remote_code else [])
+
+
+def _fault() -> str:
+    return os.environ.get(FAULT_VARIABLE, "")
+
+
+def _chunk_tokens(engine: EngineSettings) -> int:
+    if _fault() == "stock-chunking":
+        return engine.chunked_prefill_tokens or CHUNK_TOKENS
+    return engine.chunked_prefill_tokens or -1
 
 
 def _cpu(settings: RunSettings) -> list[str]:
@@ -112,6 +123,7 @@ def _cuda(settings: RunSettings) -> list[str]:
 def _environment(settings: RunSettings, plugin: PluginSettings, device: str, replica: int) -> dict[str, str]:
     path = [str(PLUGIN_FOLDER), str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"PYTHONPATH": os.pathsep.join(path), VARIABLE: plugin.to_json(), "SGLANG_PLUGINS": "eaglefeed"}
+    environment["PYTHONWARNINGS"] = "ignore"  # SGLang warns of every kernel that a machine lacks
     engine = settings.engine
     if device == "cpu":
         environment |= {"SGLANG_PLATFORM": "eaglefeed_cpu", "CUDA_VISIBLE_DEVICES": ""}

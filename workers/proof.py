@@ -6,23 +6,31 @@ Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eaglefeed.bits import float32_of_bits
 from eaglefeed.dump import Dump, check_rows, read_dump
-from eaglefeed.errors import CorruptData, ProofFailed, SpoolFull
+from eaglefeed.errors import CorruptData, EngineGone, ProofFailed, SpoolFull
 from eaglefeed.identity import RunIdentity
+from eaglefeed.norm import FinalNorm, parse_norm
 from eaglefeed.records import Sample, sample_id
 from workers.engine import Answer
+from workers.sglang_plugin.plan import plan_capture
 
 Bits = npt.NDArray[Any]
 
 _EXPONENT = {"bfloat16": 0x7F80, "float16": 0x7C00, "float32": 0x7F800000}
 _SIGN_AND_REST = {"bfloat16": 0x7FFF, "float16": 0x7FFF, "float32": 0x7FFFFFFF}
 _BLOCK_ELEMENTS = 1 << 20
+_NORM_ROWS, _MAX_NORM_ROWS = 8, 64
+_NORM_TOLERANCE = 0.004  # bfloat16 rounds each element by up to 1/256; their mean square over a row varies far less
+_MIN_SCALE = 1e-3
+FINAL_NORM_FILE = "final_norm.safetensors"
 
 
 def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) -> Path:
@@ -39,8 +47,10 @@ def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) ->
     dump = _read(path)
     check_request(dump, answer.sample, identity, batch_id)
     check_answer(dump, answer)
+    check_captured_layers(answer, identity)
     check_rows_belong(dump, answer.sample)
     check_states(dump)
+    check_pre_norm(dump, folder)
     return path
 
 
@@ -73,6 +83,17 @@ def check_answer(dump: Dump, answer: Answer) -> None:
         raise ProofFailed("receipt", "the receipt and the dump's header disagree")
 
 
+def check_captured_layers(answer: Answer, identity: RunIdentity) -> None:
+    """What the model captures, as read back from it, is what the run's layers mean."""
+    wanted = list(plan_capture(identity.layer_ids, identity.num_layers).inputs)
+    if answer.receipt.get("captured_inputs") != wanted:
+        raise ProofFailed(
+            "layers",
+            f"the model captures the inputs of layers {answer.receipt.get('captured_inputs')}, "
+            f"outputs {list(identity.layer_ids)} are inputs {wanted}",
+        )
+
+
 def check_rows_belong(dump: Dump, sample: Sample) -> None:
     """Each row was computed for the token and the position it stands for; no row stands for another token too."""
     different = np.flatnonzero(dump.token_ids != sample.token_ids)
@@ -99,6 +120,18 @@ def check_states(dump: Dump) -> None:
         _check_finite(start, block, dump.header.dtype)
         _check_not_zero(start, block, dump.header.dtype)
     _check_not_repeated(dump)
+
+
+def check_pre_norm(dump: Dump, folder: Path) -> None:
+    """The final state is not normalized already: divided by the norm's weight, its rows do not all have RMS 1."""
+    if dump.header.num_tokens < _NORM_ROWS:
+        return
+    norm = _final_norm(folder / FINAL_NORM_FILE)
+    used = np.abs(norm.scale) > _MIN_SCALE
+    rows = float32_of_bits(np.array(dump.states[:_MAX_NORM_ROWS, -1]), dump.header.dtype)[:, used]
+    mean_square = np.square(rows / norm.scale[used], dtype=np.float64).mean(axis=1)
+    if np.all(np.abs(mean_square - 1) < _NORM_TOLERANCE):
+        raise ProofFailed("final-norm-applied", "the final state's rows are normalized; the run stores them before")
 
 
 def num_rows_of(answer: Answer, folder: Path) -> int:
@@ -128,6 +161,14 @@ def _read(path: Path) -> Dump:
         raise ProofFailed("no-dump", f"{path} is not there") from error
     except CorruptData as error:
         raise ProofFailed("damaged-dump", str(error)) from error
+
+
+@cache
+def _final_norm(path: Path) -> FinalNorm:
+    try:
+        return parse_norm(path.read_bytes(), str(path))
+    except FileNotFoundError as error:
+        raise EngineGone(f"{path} is not there: the engine writes it when it starts, into its own spool") from error
 
 
 def _blocks(dump: Dump) -> Iterator[tuple[int, Bits]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from workers.sglang_plugin import faults
 from workers.sglang_plugin.norm import is_writer
 from workers.sglang_plugin.plan import plan_capture
 from workers.sglang_plugin.rid import is_ours
@@ -53,7 +54,7 @@ class Rows:
 
     @property
     def row_bytes(self) -> int:
-        return self.states.shape[1] * self.states.element_size()
+        return int(self.states.shape[1] * self.states.element_size())
 
 
 @dataclass(eq=False, slots=True)
@@ -92,12 +93,13 @@ def logits_forward(original: Callable[..., Any], processor: Any, input_ids: Any,
     """Hook: attach the forward's rows to its output."""
     batch = k.get("logits_metadata", a[2] if len(a) > 2 else None)
     _forward.states = None
+    faults.die_of_poison(input_ids)
     try:
         output = original(processor, input_ids, *a, **k)
         if _forward.states is not None:
             positions = getattr(batch, "positions", None)
             output.eaglefeed = _to_host(_forward.states, input_ids, positions)
-            if all(is_ours(rid) for rid in batch.rids or ()):
+            if all(is_ours(rid) for rid in getattr(batch, "rids", None) or ()):
                 # Nothing is left for SGLang's own path to copy: it only asks whether there are states.
                 output.hidden_states = _forward.states[:0]
         return output
@@ -120,7 +122,7 @@ def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: 
         raise RuntimeError(f"eaglefeed: the model behind {type(processor).__name__} shows no state before its norm")
     settings = plugin_settings()
     plan = plan_capture(settings.layer_ids, settings.num_layers)
-    final = _forward.final
+    final = given["hidden_states"] if faults.stores_post_norm() else _forward.final
     captured = aux.split(final.shape[-1], dim=-1) if isinstance(aux, torch.Tensor) else aux
     _forward.states = torch.cat([final if slot is None else captured[slot] for slot in plan.slots], dim=-1)
     return _forward.states[:, : -final.shape[-1]]

@@ -1,18 +1,41 @@
-"""Faults put into the engine on purpose, by tests alone: ``EAGLEFEED_TEST_FAULT=<name>``, loud in the log."""
+"""Faults put into the engine on purpose, by tests alone: ``EAGLEFEED_TEST_FAULT=<name>``, loud in the log.
+
+While one is on, the plugin's own refusal is off: the point is that the workers' proof and ``prove`` catch it.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from workers.sglang_plugin.settings import FAULT_VARIABLE
 
-NAMES = (
-    "radix-cache",
-    "stock-chunking",
-)
+NAMES = {
+    "radix-cache": "the prefix cache is on",
+    "stock-chunking": "only a prompt's last chunk is kept, as SGLang does it",
+    "layers-shifted": "the model captures one layer further",
+    "rows-swapped": "requests of one forward get each other's rows",
+    "last-row-dropped": "a dump lacks its last row",
+    "row-duplicated": "a row appears twice, and those behind it move",
+    "states-duplicated": "the same, with token ids and positions left right",
+    "states-zeroed": "all states are zero",
+    "one-nan": "one element is NaN",
+    "final-norm-applied": "the final state is stored after the norm",
+    "token-ids-altered": "the scheduler gets another token than was sent",
+    "poison": "a prompt that begins with POISON kills the process",
+}
+
+POISON = (13, 7, 13, 7, 13)
+"""Token ids that, at the beginning of a prompt, end an engine with the fault ``poison``."""
+
+HANDLE_REQUEST = "sglang.srt.managers.scheduler.Scheduler.handle_generate_request"
+CHUNK_TOKENS = 64
 
 
 @cache
@@ -27,28 +50,80 @@ def announce() -> None:
         print(f"eaglefeed: {FAULT_VARIABLE}={fault()}: known are {', '.join(NAMES)}", file=sys.stderr, flush=True)
         os._exit(78)
     print(
-        f"eaglefeed: !!! {FAULT_VARIABLE}={fault()}: this engine makes WRONG STATES on purpose, for a test !!!",
+        f"eaglefeed: !!! {FAULT_VARIABLE}={fault()}: {NAMES[fault()]}. "
+        "This engine makes WRONG STATES on purpose, for a test !!!",
         file=sys.stderr,
         flush=True,
     )
 
 
 def passes_the_plugin() -> bool:
-    """Whether the plugin's own refusal is off, so that the workers' proof must catch the fault."""
-    return bool(fault())
+    """Whether the plugin's own refusal is off."""
+    return bool(fault()) and fault() != "poison"
 
 
 def keeps_middle_chunks() -> bool:
     return fault() != "stock-chunking"
 
 
-def swap(start: int, end: int) -> tuple[int, int]:
-    return start, end
+def inputs(wanted: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    """The layer inputs that the model is told to capture."""
+    if fault() != "layers-shifted":
+        return wanted
+    return tuple(min(layer + 1, num_layers - 1) for layer in wanted)
 
 
-def alter(token_ids: Any, positions: Any, states: Any) -> tuple[Any, Any, Any]:
+def slice_of(start: int, end: int, num_rows: int) -> tuple[int, int]:
+    """Which rows of a forward a request gets."""
+    if fault() != "rows-swapped":
+        return start, end
+    length = end - start
+    moved = end if end + length <= num_rows else 0
+    return moved, moved + length
+
+
+def alter(token_ids: Any, positions: Any, states: Any, is_last: bool) -> tuple[Any, Any, Any]:
+    """A request's rows as they are written."""
+    name = fault()
+    if name == "last-row-dropped" and is_last:
+        return token_ids[:-1], positions[:-1], states[:-1]
+    if name == "row-duplicated":
+        order = _duplicate(len(token_ids))
+        return token_ids[order], positions[order], states[order]
+    if name == "states-duplicated":
+        return token_ids, positions, states[_duplicate(len(token_ids))]
+    if name == "states-zeroed":
+        return token_ids, positions, np.zeros_like(states)
+    if name == "one-nan":
+        states = states.copy()
+        states[len(states) // 2, 0, 0] = np.iinfo(states.dtype).max  # all exponent and mantissa bits set
+        return token_ids, positions, states
     return token_ids, positions, states
 
 
 def num_rows(wanted: int) -> int:
-    return wanted
+    """How many rows the dump's header promises."""
+    return wanted - 1 if fault() == "last-row-dropped" else wanted
+
+
+def stores_post_norm() -> bool:
+    return fault() == "final-norm-applied"
+
+
+def handle_request(original: Callable[..., Any], scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+    """Hook, with the fault ``token-ids-altered`` alone: the first token becomes its neighbour."""
+    recv_req.input_ids[0] = recv_req.input_ids[0] + 1 if recv_req.input_ids[0] == 0 else recv_req.input_ids[0] - 1
+    return original(scheduler, recv_req, *args, **kwargs)
+
+
+def die_of_poison(input_ids: Any) -> None:
+    """With the fault ``poison``: end the process as a kernel crash would, when the tokens are in a forward."""
+    if fault() == "poison":
+        tokens = input_ids.tolist()
+        if any(tuple(tokens[at : at + len(POISON)]) == POISON for at in range(len(tokens))):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _duplicate(num_rows: int) -> Any:
+    middle = num_rows // 2
+    return np.insert(np.arange(num_rows - 1), middle, middle) if num_rows > 1 else np.arange(num_rows)

@@ -84,7 +84,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         f"{_PROCESSOR}._append_prefill_hidden_states",
-        "requests.append_rows",
+        "pending_dump.append_rows",
         (
             "self",
             "req",
@@ -116,7 +116,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "sglang.srt.managers.schedule_batch.Req.reset_for_retract",
-        "requests.reset_for_retract",
+        "pending_dump.reset_for_retract",
         ("self",),
         "a retracted request's rows would be joined with those of its second run",
     ),

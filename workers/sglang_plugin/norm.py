@@ -37,7 +37,10 @@ def record(model: Any, stack: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     metadata = {"eps": repr(epsilon_of(module)), "kind": kind_of(module), "lm_head_dtype": lm_head_dtype(model)}
-    save_file({"weight": module.weight.data.detach().cpu().contiguous().clone()}, temporary, metadata)
+    tensors = {name: getattr(module, name) for name in ("weight", "bias") if getattr(module, name, None) is not None}
+    save_file(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata
+    )
     temporary.rename(path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workers.sglang_plugin.requests import drop
+from workers.sglang_plugin.pending_dump import drop
 
 RECEIPT_KEY = "eaglefeed"
 _IDLE_SECONDS = 0.0005

@@ -20,4 +20,4 @@ class EaglefeedCpuPlatform(CpuSRTPlatform):
 
 def activate() -> str:
     """The class's dotted name, as SGLang wants it from a platform's entry point."""
-    return "workers.sglang_plugin.platform.EaglefeedCpuPlatform"
+    return "workers.sglang_plugin.cpu_platform.EaglefeedCpuPlatform"

@@ -13,6 +13,7 @@ import numpy as np
 from eaglefeed.dump import SUFFIX, DumpHeader, DumpWriter
 from workers.sglang_plugin import faults
 from workers.sglang_plugin.capture import Rows
+from workers.sglang_plugin.layers import captured_inputs
 from workers.sglang_plugin.rid import is_ours, parse_rid
 from workers.sglang_plugin.settings import plugin_settings
 from workers.sglang_plugin.writer import budget, disk_reason, writers
@@ -71,8 +72,9 @@ class PendingDump:
     def _write(self, rows: Rows, start: int, end: int, num_bytes: int) -> None:
         try:
             if self._failure is None:
-                token_ids, positions, states = faults.alter(*rows.part(start, end))
                 done = self._writer.num_rows if self._writer else 0
+                is_last = done + end - start == self._num_rows
+                token_ids, positions, states = faults.alter(*rows.part(start, end), is_last)
                 self._check(token_ids, positions, states, done)
                 self._open(states).append(token_ids, positions, states)
         except BaseException as error:  # the request is answered with it
@@ -137,6 +139,7 @@ class PendingDump:
             "hidden_size": header.hidden_size,
             "dtype": header.dtype,
             "layer_ids": list(header.layer_ids),
+            "captured_inputs": list(captured_inputs()),
             "token_digest": header.token_digest,
             "rows_crc32": header.rows_crc32,
             "engine": settings.engine,
@@ -175,7 +178,7 @@ def append_rows(original: Callable[..., int], processor: Any, **k: Any) -> int:
         drop(req)
     elif is_last or faults.keeps_middle_chunks():
         dump = _dump_of(req, is_last, end - start)
-        dump.add(rows, *faults.swap(start, end))
+        dump.add(rows, *faults.slice_of(start, end, len(rows.states)))
         if is_last:
             dump.finish()
     return int(end)
