@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,9 +12,11 @@ from eaglefeed.identity import RunIdentity
 from eaglefeed.index import RunIndex, fold, index_table_key
 from eaglefeed.manifest import Manifest, manifest_key, manifest_prefix, run_key, shard_key
 from eaglefeed.stores import Store, open_store
+from eaglefeed.threads import in_order
 
 _LISTED_KEYS = 20_000
 _REQUESTS = 16
+_BLOCK_MANIFESTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +89,21 @@ def read_index(store: Store, run: str) -> tuple[RunIndex, Gaps]:
     known = _stored_index(store, run)
     folded = known.known_batch_ids() if known else set()
     names = _batch_ids(info.key for info in store.list(manifest_prefix(run)))
-    younger = [batch_id for batch_id in names if batch_id not in folded]
-    index = fold(run, read_manifests(store, run, younger), known) if younger or known is None else known
+    manifests = read_manifests(store, run, (batch_id for batch_id in names if batch_id not in folded))
+    index = known or fold(run, ())
+    while block := list(islice(manifests, _BLOCK_MANIFESTS)):
+        index = fold(run, block, index)
     return index, _gaps(store, index, set(names))
 
 
-def read_manifests(store: Store, run: str, batch_ids: Iterable[str]) -> Iterable[Manifest]:
-    """The manifests of ``batch_ids``, several requests at once."""
+def read_manifests(store: Store, run: str, batch_ids: Iterable[str]) -> Iterator[Manifest]:
+    """The manifests of ``batch_ids`` in that order, several requests at once where a network lies between."""
 
     def read(batch_id: str) -> Manifest:
         key = manifest_key(run, batch_id)
         return Manifest.from_json(store.get(key), f"{store.url}/{key}")
 
-    with ThreadPoolExecutor(_REQUESTS, "eaglefeed-manifests") as pool:
-        yield from pool.map(read, batch_ids)
+    return in_order(read, batch_ids, _REQUESTS if store.url.startswith("s3://") else 1)
 
 
 def _stored_index(store: Store, run: str) -> RunIndex | None:
