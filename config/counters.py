@@ -7,12 +7,14 @@ Fields of the run's hash and of each minute's hash::
     tokens raw_bytes stored_bytes    of stored samples
     retried dead               attempts that failed; samples given up
     rejected:<reason>          by reason
+    length:<upper>             stored samples of at most so many tokens (powers of two), for the histogram
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from redis import Redis
@@ -49,6 +51,11 @@ def count(pipeline: Redis, run: str, amounts: Mapping[str, int]) -> None:
             pipeline.hincrby(names.count_key(run), field, amount)
             pipeline.hincrby(minute_key, field, amount)
     pipeline.expire(minute_key, MINUTE_TTL_SECONDS)
+
+
+def length_amounts(num_tokens: Iterable[int]) -> dict[str, int]:
+    """How many samples fall under each power of two, as fields for ``count_once``."""
+    return Counter(f"length:{1 << max(0, tokens - 1).bit_length()}" for tokens in num_tokens)
 
 
 def read(redis: Redis, run: str) -> dict[str, int]:

@@ -64,3 +64,8 @@ NODES_KEY = "eaglefeed:nodes"
 def node_key(node: str) -> str:
     """HASH with a time to live: a node's state, engine, spool and last sample."""
     return f"eaglefeed:node:{node}"
+
+
+def depth_key(minute: int) -> str:
+    """STRING: JSON of queue and spool depths in that minute, sampled by a dashboard (``dashboard/depths.py``)."""
+    return f"eaglefeed:depth:{minute}"

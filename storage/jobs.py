@@ -152,6 +152,7 @@ def amounts(manifest: Manifest) -> dict[str, int]:
         "raw_bytes": manifest.raw_bytes,
         "stored_bytes": manifest.shard_bytes,
         **reasons,
+        **counters.length_amounts(sample.num_tokens for sample in manifest.samples),
     }
 
 
