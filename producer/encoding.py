@@ -37,10 +37,27 @@ class Encoder:
             self._backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
         self._tail = lru_cache(4096)(self._ids)
 
+    def ids_of_all(self, texts: list[str]) -> list[list[int]]:
+        """Token ids alone, without the cost of knowing where each came from; the texts must be Unicode."""
+        if self._backend is None:
+            return [self._ids(text) for text in texts]
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def ids(self, text: str) -> list[int]:
+        return self.ids_of_all([text])[0]
+
+    def require_unicode(self, text: str) -> None:
+        """Raises BadRow (``invalid-unicode``) for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+        if text.isascii():
+            return
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadRow("invalid-unicode", f"half a surrogate pair at character {error.start} of the text") from error
+
     def encode(self, text: str, boundaries: Sequence[int] = ()) -> Encoded:
-        """Raises BadRow (``invalid-unicode``) for text that is not Unicode, such as half a surrogate pair."""
-        if not text.isascii():
-            _require_unicode(text)
+        """Raises BadRow as ``require_unicode`` does."""
+        self.require_unicode(text)
         if self._backend is None:
             return self._encode_slowly(text, boundaries)
         encoding = self._backend.encode(text, add_special_tokens=False)
@@ -86,10 +103,3 @@ class Encoder:
         if self._backend is not None:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _require_unicode(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BadRow("invalid-unicode", f"half a surrogate pair at character {error.start} of the text") from error

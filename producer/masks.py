@@ -1,20 +1,21 @@
 """Which characters of a rendered conversation the assistant wrote: from after its header to its end-of-turn token.
 
-Three ways, from the surest to the last resort; each is checked, and a turn that none can place is refused:
+Each way is checked, and a turn that none can place is refused:
 
 1. the template's own ``{% generation %}`` markers;
-2. cutting the text at the header and closing that the template was found to use, where they occur exactly once a turn
-   and nowhere inside a message;
-3. rendering prefixes: the conversation up to a turn, with the generation prompt, must be a prefix of the whole, and so
-   must the conversation up to and with the turn. Templates that rewrite earlier turns (Qwen3 drops their thinking)
-   break the second; there the turn is found by rendering the whole with a marker in its place.
+2. rendering prefixes: the conversation up to a turn, with the generation prompt, must be a prefix of the whole, and so
+   must the conversation up to and with the turn;
+3. where a template rewrites earlier turns (Qwen3 drops their thinking): rendering the whole with a marker in the turn's
+   place, which must leave everything around it as it was.
+
+``producer/headers.py`` finds the same spans faster, for the templates and rows where that is certain.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 from eaglefeed.errors import BadRow
 from producer.conversations import Conversation
@@ -45,31 +46,11 @@ def render_with_spans(template: ChatTemplate, conversation: Conversation) -> tup
         return text, [_whole_turn(template, text, span) for span in spans]
     text = template.render(conversation.messages, conversation.tools)
     require_every_turn(conversation.messages, text)
-    cut = cut_at_headers(template, conversation, text)
-    return text, cut if cut is not None else compare_prefixes(template, conversation, text)
-
-
-def cut_at_headers(template: ChatTemplate, conversation: Conversation, text: str) -> list[Span] | None:
-    """Way 2; None where it could be wrong."""
-    header, closing = template.traits.header, template.traits.closing
-    if not header or not closing or not template.ends_with_special(closing):
-        return None
-    num_turns = sum(message["role"] == "assistant" for message in conversation.messages)
-    if text.count(header) != num_turns or _mention((header, closing), conversation.messages):
-        return None
-    spans, position = [], 0
-    for _ in range(num_turns):
-        start = text.find(header, position) + len(header)
-        end = text.find(closing, start)
-        if end < 0:
-            return None
-        position = end + len(closing)
-        spans.append((start, position))
-    return spans
+    return text, compare_prefixes(template, conversation, text)
 
 
 def compare_prefixes(template: ChatTemplate, conversation: Conversation, text: str) -> list[Span]:
-    """Way 3; raises BadRow naming the first turn that has no certain place."""
+    """Ways 2 and 3; raises BadRow naming the first turn that has no certain place."""
     return [
         _prefix_span(template, conversation, text, i) or _marked_span(template, conversation, text, i)
         for i, message in enumerate(conversation.messages)
@@ -103,26 +84,53 @@ def without_thinking(text: str, span: Span) -> Span:
     return span
 
 
-def require_every_turn(messages: Iterable[Message], text: str) -> None:
-    """Raises BadRow where the rendering leaves a turn out, or puts one before its predecessor."""
+def require_every_turn(messages: Sequence[Message], text: str) -> None:
+    """Raises BadRow where the rendering leaves a turn out, puts one before its predecessor, or drops the last
+    answer's thinking. Templates may put system texts and tool results elsewhere, or show them as JSON."""
     position = 0
     for number, message in enumerate(messages, 1):
         content = _visible(message)
-        found = text.find(content, position)
-        if found < 0:
+        in_order = message["role"] in ("user", "assistant")
+        found = text.find(content, position if in_order else 0)
+        if found < 0 and (in_order or json.dumps(content, ensure_ascii=False)[1:-1] not in text):
             raise BadRow(
                 "template-drops-turn", f"turn {number} ({message['role']}) is not in the rendered conversation"
             )
-        position = found + len(content)
+        if in_order:
+            position = found + len(content)
+
+
+def require_thinking(messages: Sequence[Message], text: str) -> None:
+    """Raises BadRow where the last message thinks and its thinking is not in the rendering."""
+    thinking = thinking_of(messages[-1])
+    if thinking and thinking not in text:
+        raise BadRow(
+            "template-drops-thinking",
+            f"the thinking of turn {len(messages)} is not in the rendered conversation; "
+            "data.thinking = false takes such rows without it",
+        )
+
+
+def thinking_of(message: Message) -> str:
+    """An assistant message's thinking, from its own field or between marks in its content."""
+    if message["role"] != "assistant":
+        return ""
+    if message.get("reasoning_content"):
+        return str(message["reasoning_content"]).strip()
+    for opening, closing in THINKING_MARKS:
+        before, found, _ = (message["content"] or "").partition(closing)
+        if found:
+            return str(before.rpartition(opening)[2]).strip()
+    return ""
 
 
 def _visible(message: Message) -> str:
+    if message.get("tool_calls"):
+        return ""  # several templates leave the words beside a call out, as the model was trained
     content = message["content"] or ""
     if message["role"] == "assistant":
         for _, closing in THINKING_MARKS:
             content = content.rpartition(closing)[2]
-        if message.get("tool_calls"):
-            return ""  # several templates leave the words beside a call out, as the model is trained to
     return str(content.strip())
 
 
@@ -200,12 +208,3 @@ def _header_of_turn(template: ChatTemplate, conversation: Conversation, i: int) 
 
 def _mismatch(i: int, why: str) -> BadRow:
     return BadRow("prefix-mismatch", f"turn {i + 1}: the conversation up to it is not a prefix of the whole; {why}")
-
-
-def _mention(words: tuple[str, ...], value: Any) -> bool:
-    """Whether any text inside ``value`` holds one of the words."""
-    if isinstance(value, str):
-        return any(word in value for word in words)
-    if isinstance(value, dict):
-        return any(_mention(words, part) for part in value.values())
-    return isinstance(value, list) and any(_mention(words, part) for part in value)

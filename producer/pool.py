@@ -17,7 +17,7 @@ from config.run import DataSettings
 from eaglefeed.errors import EnvironmentFault
 from producer.rows import Row
 from producer.templates import load_tokenizer
-from producer.tokens import Prepared, Preparer, prepare_all
+from producer.tokens import Prepared, Preparer
 
 CHUNK_ROWS = 64
 CHUNK_BYTES = 512 << 10
@@ -55,7 +55,7 @@ def prepare_in_order(recipe: Recipe, rows: Iterable[Row], processes: int) -> Ite
     chunks = chunked(rows)
     if not processes:
         preparer = recipe.preparer()
-        yield from (prepare_all(preparer, chunk) for chunk in chunks)
+        yield from map(preparer.prepare, chunks)
         return
     with _pool(recipe, processes) as pool:
         under_way: deque[Future[list[Prepared]]] = deque()
@@ -117,4 +117,4 @@ def _end_with_parent() -> None:
 def _prepare_chunk(rows: list[Row]) -> list[Prepared]:
     if _preparer is None:
         raise EnvironmentFault("a tokenizing process was not started")
-    return prepare_all(_preparer, rows)
+    return _preparer.prepare(rows)

@@ -26,7 +26,7 @@ def show(recipe: Recipe, rows: Iterable[Row], count: int, file: TextIO | None = 
     tokenizer = preparer.template.tokenizer
     coloured = out.isatty() and "NO_COLOR" not in os.environ
     for number, row in enumerate(rows, 1):
-        out.write(_block(tokenizer, preparer.prepare(row), coloured))
+        out.write(_block(tokenizer, preparer.prepare([row])[0], coloured))
         if number == count:
             break
     return 0

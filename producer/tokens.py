@@ -5,7 +5,7 @@ Legend: ``T`` tokens of one sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from eaglefeed.records import LossMask, Sample, TokenIds
 from producer import conversations, lengths, masks
 from producer.conversations import Content, Conversation, Preformatted, Tokenized
 from producer.encoding import Encoder
+from producer.headers import HeaderCutter, num_answers
 from producer.rows import Row, row_id
 from producer.templates import ChatTemplate
 
@@ -41,6 +42,19 @@ class Prepared:
     cut: str = ""
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A row on its way: refused, whole, or a text whose token ids are still to come."""
+
+    row: Row
+    row_id: str = ""
+    shape: str = ""
+    problem: BadRow | None = None
+    whole: lengths.Whole | None = None
+    conversation: Conversation | None = None
+    text: str = ""
+
+
 class Preparer:
     """Rows to samples with one tokenizer and one set of settings; one of these lives in each process."""
 
@@ -49,20 +63,68 @@ class Preparer:
         self.vocab_size = vocab_size
         self.template = ChatTemplate(tokenizer)
         self.encoder = Encoder(tokenizer)
+        self._cutter = HeaderCutter(self.template, self.encoder)
 
-    def prepare(self, row: Row) -> Prepared:
-        """Read, render, encode, mask, fit: the row's whole way. Damage of any kind becomes a reason."""
-        name = shape = ""
+    def prepare(self, rows: Sequence[Row]) -> list[Prepared]:
+        """Read, render, encode, mask, fit: each row's whole way. Damage of any kind becomes a reason.
+
+        Texts are encoded together: in turns with the rendering it costs a fifth more.
+        """
+        drafts = [self._draft(row) for row in rows]
+        ids = iter(self.encoder.ids_of_all([draft.text for draft in drafts if draft.text]))
+        return [self._finish(draft, next(ids) if draft.text else []) for draft in drafts]
+
+    def _draft(self, row: Row) -> _Draft:
+        draft = _Draft(row)
         try:
             record = conversations.parse(row)
-            name = row_id(record)
-            shape = self.settings.shape if self.settings.shape != "auto" else conversations.find_shape(record)
-            cut = lengths.fit(self, self.sample(conversations.read(record, shape)), self.settings)
+            draft.row_id = row_id(record)
+            shape = self.settings.shape
+            draft.shape = shape if shape != "auto" else conversations.find_shape(record)
+            content = conversations.read(record, draft.shape)
+            if isinstance(content, Conversation):
+                draft.conversation = content = self.template.fit(content)
+                draft.text = self._certain_text(content)
+            if not draft.text:
+                draft.whole = self.sample(content)
+        except BadRow as problem:
+            draft.problem = problem
+        return draft
+
+    def _finish(self, draft: _Draft, ids: list[int]) -> Prepared:
+        row, name, shape = draft.row, draft.row_id, draft.shape
+        try:
+            if draft.problem:
+                raise draft.problem
+            whole = draft.whole or self._cut_at_headers(draft.conversation, ids)
+            cut = lengths.fit(self, whole, self.settings)
             self._require_usable(cut.sample)
         except BadRow as problem:
             lost = problem.num_tokens if isinstance(problem, lengths.TooLong) else 0
             return Prepared(row.file, row.line, name, shape, None, problem.reason, problem.detail, lost)
         return Prepared(row.file, row.line, name, shape, cut.sample, "", "", cut.tokens_lost, cut.how)
+
+    def _certain_text(self, conversation: Conversation) -> str:
+        """The rendered text where its turns can be found among the token ids alone; "" where they may not."""
+        if not self.settings.thinking or not self._cutter.fits(conversation):
+            return ""
+        text = self.template.render(conversation.messages, conversation.tools)
+        masks.require_every_turn(conversation.messages, text)
+        masks.require_thinking(conversation.messages, text)
+        self.encoder.require_unicode(text)
+        return text if self._cutter.is_certain(conversation, text) else ""
+
+    def _cut_at_headers(self, conversation: Conversation | None, ids: list[int]) -> lengths.Whole:
+        if conversation is None:
+            raise ValueError("token ids without their conversation")
+        token_ids = np.asarray(ids, np.uint32)
+        spans = self._cutter.token_spans(token_ids, num_answers(conversation))
+        if spans is None:
+            return self._by_spans(conversation)
+        mask = np.zeros(len(ids), np.uint8)
+        for start, end in spans if self.settings.supervise == "all" else spans[-1:]:
+            mask[start:end] = 1
+        return lengths.Whole(token_ids, mask, [end for _, end in spans], conversation)
 
     def sample(self, content: Content) -> lengths.Whole:
         """The row's tokens and mask at their full length; raises BadRow."""
@@ -74,8 +136,13 @@ class Preparer:
                 header = self.template.traits.header
                 raise BadRow("no-supervised-tokens", f"the text holds no assistant header {header!r} of the template")
             return self._encode(content.text, spans, None)
-        fitted = self.template.fit(content)
-        return self._encode(*masks.render_with_spans(self.template, fitted), fitted)
+        return self._by_spans(self.template.fit(content))
+
+    def _by_spans(self, conversation: Conversation) -> lengths.Whole:
+        text, spans = masks.render_with_spans(self.template, conversation)
+        if self.settings.thinking:
+            masks.require_thinking(conversation.messages, text)
+        return self._encode(text, spans, conversation)
 
     def _encode(self, text: str, spans: list[masks.Span], conversation: Conversation | None) -> lengths.Whole:
         supervised = spans if self.settings.supervise == "all" else spans[-1:]
@@ -118,10 +185,6 @@ class Preparer:
             raise BadRow(
                 "out-of-vocabulary", f"the tokenizer gave id {highest}; the model has 0 to {self.vocab_size - 1}"
             )
-
-
-def prepare_all(preparer: Preparer, rows: Iterable[Row]) -> list[Prepared]:
-    return [preparer.prepare(row) for row in rows]
 
 
 def _straddling(number: int, text: str, place: int) -> str:
