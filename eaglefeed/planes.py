@@ -16,7 +16,7 @@ Bits = npt.NDArray[Any]
 
 Bytes = npt.NDArray[np.uint8]
 
-BLOCK_ELEMENTS = 1 << 15
+BLOCK_ELEMENTS = 1 << 17
 MEDIAN_ROWS = 128
 MIN_ROWS_WITH_OFFSETS = 16
 """Below this, C offsets cost more than they save."""

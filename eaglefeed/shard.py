@@ -252,14 +252,19 @@ def _write_samples(
             for rows in codec.chunk_rows(dump.states, plan):
                 yield rows, plan
 
-    encoded = in_order(lambda chunk: codec.encode_chunk(*chunk), chunks(), threads)
+    pool = codec.PlanePool()
+    encoded = in_order(lambda chunk: codec.encode_chunk(*chunk, pool, with_raw_checksum=True), chunks(), threads)
     for number in range(len(samples)):
         first = next(encoded)
-        yield _write_sample(file, begun[number], first, encoded)
+        yield _write_sample(file, begun[number], first, encoded, pool)
 
 
 def _write_sample(
-    file: BinaryIO, states: _States, chunk: codec.EncodedChunk, rest: Iterator[codec.EncodedChunk]
+    file: BinaryIO,
+    states: _States,
+    chunk: codec.EncodedChunk,
+    rest: Iterator[codec.EncodedChunk],
+    pool: codec.PlanePool,
 ) -> ShardSample:
     start = file.tell()
     file.seek(start + states.head_bytes)
@@ -268,6 +273,7 @@ def _write_sample(
     for number in range(states.plan.num_chunks):
         chunk = chunk if number == 0 else next(rest)
         file.writelines(chunk.parts)
+        chunk.release(pool)
         entries.append(chunk.entry)
         raw_crc32 = combine(raw_crc32, chunk.raw_crc32, chunk.raw_bytes)
         data_crc32 = combine(data_crc32, chunk.entry.crc32, chunk.entry.num_bytes)

@@ -63,6 +63,11 @@ class TensorPlan:
     def num_chunks(self) -> int:
         return -(-self.shape[0] // self.chunk_rows)
 
+    @property
+    def largest_data_bytes(self) -> int:
+        """What all chunks may take: a plane that does not shrink is stored as it is."""
+        return sum(sum(self.plane_bytes(chunk)) for chunk in range(self.num_chunks))
+
     def rows_of(self, chunk: int) -> int:
         return min(self.chunk_rows, self.shape[0] - chunk * self.chunk_rows)
 
@@ -138,18 +143,15 @@ def unpack_header(blob: memoryview) -> TensorHeader:
     return TensorHeader(TensorPlan(dtype, encoding, (T, S, H), chunk_rows, offsets), chunks, end + 4)
 
 
-def unpack_plane(frame: memoryview, num_bytes: int) -> Bytes:
-    """A zstd frame as bytes; refused before memory is taken when it declares another size."""
-    try:
-        if zstandard.frame_content_size(frame) != num_bytes:
-            raise CorruptData(f"a plane that is not {num_bytes} bytes")
-        return np.frombuffer(zstandard.ZstdDecompressor().decompress(frame, max_output_size=num_bytes), np.uint8)
-    except zstandard.ZstdError as error:
-        raise CorruptData(f"a plane that cannot be unpacked: {error}") from error
-
-
 def _unpack_offsets(frame: memoryview, num_channels: int) -> Bytes | None:
-    return unpack_plane(frame, num_channels) if len(frame) else None
+    if not len(frame):
+        return None
+    try:
+        if zstandard.frame_content_size(frame) != num_channels:
+            raise CorruptData(f"offsets that are not of {num_channels} channels")
+        return np.frombuffer(zstandard.ZstdDecompressor().decompress(frame, max_output_size=num_channels), np.uint8)
+    except zstandard.ZstdError as error:
+        raise CorruptData(f"offsets that cannot be unpacked: {error}") from error
 
 
 def _name(codes: dict[str, int], code: int, what: str) -> str:

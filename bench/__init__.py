@@ -1,0 +1,1 @@
+"""Measured comparisons on this machine."""
