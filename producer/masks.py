@@ -5,7 +5,9 @@ Each way is checked, and a turn that none can place is refused:
 1. the template's own ``{% generation %}`` markers;
 2. rendering prefixes: the conversation up to a turn, with the generation prompt, must be a prefix of the whole, and so
    must the conversation up to and with the turn;
-3. where a template rewrites earlier turns (Qwen3 drops their thinking): rendering the whole with a marker in the turn's
+3. where a template puts something else before a turn once more turns follow (Mistral's tools): the turn's own text as
+   the prefixes give it, which must be in the whole as often as there are such turns;
+4. where a template rewrites earlier turns (Qwen3 drops their thinking): rendering the whole with a marker in the turn's
    place, which must leave everything around it as it was.
 
 ``producer/headers.py`` finds the same spans faster, for the templates and rows where that is certain.
@@ -31,7 +33,7 @@ THINKING_MARKS = (
     ("[THINK]", "[/THINK]"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 )
-_EMPTY_THINKING = re.compile(r"\s*(<think>\s*</think>\s*)?")
+_EMPTY_THINKING = re.compile(r"\s*((<think>)?\s*</think>\s*)?")
 
 
 def render_with_spans(template: ChatTemplate, conversation: Conversation) -> tuple[str, list[Span]]:
@@ -50,9 +52,11 @@ def render_with_spans(template: ChatTemplate, conversation: Conversation) -> tup
 
 
 def compare_prefixes(template: ChatTemplate, conversation: Conversation, text: str) -> list[Span]:
-    """Ways 2 and 3; raises BadRow naming the first turn that has no certain place."""
+    """Ways 2 to 4; raises BadRow naming the first turn that has no certain place."""
     return [
-        _prefix_span(template, conversation, text, i) or _marked_span(template, conversation, text, i)
+        _prefix_span(template, conversation, text, i)
+        or _moved_span(template, conversation, text, i)
+        or _marked_span(template, conversation, text, i)
         for i, message in enumerate(conversation.messages)
         if message["role"] == "assistant"
     ]
@@ -140,21 +144,47 @@ def _whole_turn(template: ChatTemplate, text: str, span: Span) -> Span:
     header, closing = template.traits.header, template.traits.closing
     if header and text.startswith(header, start):
         start += len(header)
-    if closing and text.startswith(closing, end) and not template.ends_with_special(text[start:end]):
+    if closing and text.startswith(closing, end) and not template.special_at_end(text[start:end]):
         end += len(closing)
     return start, start + len(template.trimmed(text[start:end]))
 
 
 def _prefix_span(template: ChatTemplate, conversation: Conversation, text: str, i: int) -> Span | None:
+    before, turn = _prefix_and_turn(template, conversation, i)
+    if not turn or not text.startswith(before + turn):
+        return None
+    return len(before), len(before) + len(template.trimmed(turn))
+
+
+def _prefix_and_turn(template: ChatTemplate, conversation: Conversation, i: int) -> tuple[str, str]:
+    """The conversation up to a turn with the generation prompt, and what the turn adds to it; "" where it adds none."""
     messages, tools = conversation.messages, conversation.tools
     try:
         before = template.render(messages[:i], tools, generation_prompt=True)
         until = template.render(messages[: i + 1], tools)
     except BadRow:
+        return "", ""
+    return before, until[len(before) :] if until.startswith(before) else ""
+
+
+def _moved_span(template: ChatTemplate, conversation: Conversation, text: str, i: int) -> Span | None:
+    answers = [j for j, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+    anchors = {j: _anchor(template, *_prefix_and_turn(template, conversation, j)) for j in answers}
+    mark, turn = anchors[i]
+    if not mark or text.count(mark + turn) != list(anchors.values()).count(anchors[i]):
         return None
-    if not (text.startswith(before) and text.startswith(until) and len(until) > len(before)):
-        return None
-    return len(before), len(before) + len(template.trimmed(until[len(before) :]))
+    position = 0
+    for _ in range([anchors[j] for j in answers if j < i].count(anchors[i]) + 1):
+        start = text.find(mark + turn, position) + len(mark)
+        position = start + len(turn)
+    return start, position
+
+
+def _anchor(template: ChatTemplate, before: str, turn: str) -> tuple[str, str]:
+    """The special token that a turn stands behind, and the turn; "" where there is none or it ends in none."""
+    turn = template.trimmed(turn)
+    mark = template.special_at_end(before)
+    return (mark, turn) if mark and template.special_at_end(turn) else ("", "")
 
 
 def _marked_span(template: ChatTemplate, conversation: Conversation, text: str, i: int) -> Span:
@@ -189,7 +219,7 @@ def _after_header(template: ChatTemplate, conversation: Conversation, head: str,
         return found + len(header)
     # A generation prompt may open a thinking block (DeepSeek-R1) that finished turns do not have.
     for length in range(len(header) - 1, 0, -1):
-        if head.endswith(header[:length]) and template.ends_with_special(header[:length]):
+        if head.endswith(header[:length]) and template.special_at_end(header[:length]):
             return len(head)
     raise _mismatch(i, f"no assistant header {header!r} stands before it")
 

@@ -19,6 +19,9 @@ from producer.turns import Message
 
 PINNED_DAY = datetime.datetime(2024, 7, 26)
 PROBE_USER, PROBE_ANSWER, PROBE_TOOL = "Zwölf Boxkämpfer?", "Jagdfliegerbox", "eaglefeed_probe"
+PROBE_CALL = "probe0001"
+"""Nine characters: Mistral's templates refuse other ids."""
+
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -33,9 +36,9 @@ class Traits:
     Attributes:
         header: what the generation prompt adds, ``<|im_start|>assistant\\n``; "" where it adds nothing.
         closing: from the end of an answer to the end of its last special token, ``<|im_end|>``; "" if there is none.
-        takes_tool_calls: whether a call's name and arguments show up in the rendering.
+        takes_tool_calls: whether a call's arguments show up in the rendering.
         arguments_as_text: whether arguments must be JSON texts instead of objects.
-        none_content: whether a call without content is to be passed as None.
+        calls_without_content: whether a call shows up only where the content is None (DeepSeek-V3).
         takes_developer: whether the role ``developer`` is known.
     """
 
@@ -43,7 +46,7 @@ class Traits:
     closing: str
     takes_tool_calls: bool
     arguments_as_text: bool
-    none_content: bool
+    calls_without_content: bool
     takes_developer: bool
 
 
@@ -96,25 +99,28 @@ class ChatTemplate:
         messages = [self._fit_message(message, i) for i, message in enumerate(conversation.messages, 1)]
         return Conversation(messages, conversation.tools)
 
-    def ends_with_special(self, text: str) -> bool:
-        return any(text[-length:] in self.special_tokens for length in self._special_lengths)
+    def special_at_end(self, text: str) -> str:
+        """The special token that the text ends in, "" where it ends in none."""
+        return next((text[-length:] for length in self._special_lengths if text[-length:] in self.special_tokens), "")
 
     def trimmed(self, text: str) -> str:
         """``text`` without the white space after its last special token: no model generates that newline."""
         short = text.rstrip()
-        return short if short != text and self.ends_with_special(short) else text
+        return short if short != text and self.special_at_end(short) else text
 
     @cached_property
     def traits(self) -> Traits:
         if not self.source:
             return Traits("", "", False, False, False, False)
-        as_text = not self._shows_call(arguments_as_text=False) and self._shows_call(arguments_as_text=True)
+        ways = [(as_text, none) for as_text in (False, True) for none in (False, True)]
+        working = next((way for way in ways if self._shows_call(*way)), None)
+        as_text, none = working or (False, False)
         return Traits(
             header=self._header(),
             closing=self._closing(),
-            takes_tool_calls=as_text or self._shows_call(arguments_as_text=False),
+            takes_tool_calls=working is not None,
             arguments_as_text=as_text,
-            none_content=self._takes_none(as_text),
+            calls_without_content=none,
             takes_developer="developer" in self.source,
         )
 
@@ -123,11 +129,18 @@ class ChatTemplate:
         if message["role"] == "developer" and not self.traits.takes_developer:
             message["role"] = "system"
         if "tool_calls" in message:
-            if not self.traits.takes_tool_calls:
-                raise BadRow("template-drops-tool-calls", f"turn {number} calls a tool; the template leaves calls out")
+            self._require_calls(message, number)
             message["tool_calls"] = [self._fit_call(call) for call in message["tool_calls"]]
-            message["content"] = (message["content"] or None) if self.traits.none_content else message["content"] or ""
+            message["content"] = None if self.traits.calls_without_content else message["content"] or ""
         return message
+
+    def _require_calls(self, message: Message, number: int) -> None:
+        if not self.traits.takes_tool_calls:
+            raise BadRow("template-drops-tool-calls", f"turn {number} calls a tool; the template leaves calls out")
+        if self.traits.calls_without_content and message["content"]:
+            raise BadRow(
+                "template-drops-tool-calls", f"turn {number} has words beside its call; the template shows only one"
+            )
 
     def _fit_call(self, call: Message) -> Message:
         if not self.traits.arguments_as_text or isinstance(call["function"]["arguments"], str):
@@ -146,23 +159,16 @@ class ChatTemplate:
         text = self.render(_exchange({"role": "assistant", "content": PROBE_ANSWER}))
         return self.trimmed(text.rpartition(PROBE_ANSWER)[2])
 
-    def _shows_call(self, arguments_as_text: bool, content: str | None = "") -> bool:
-        text = self._try_call(arguments_as_text, content)
-        return PROBE_TOOL in text and PROBE_ANSWER in text
-
-    def _takes_none(self, as_text: bool) -> bool:
-        text = self._try_call(as_text, None)
-        return PROBE_TOOL in text and "None" not in text
-
-    def _try_call(self, arguments_as_text: bool, content: str | None) -> str:
-        """A call rendered, "" where the template refuses it or double-encodes its arguments."""
+    def _shows_call(self, arguments_as_text: bool, without_content: bool) -> bool:
+        """Whether a call shows up in the rendering, with its arguments not encoded twice."""
         arguments: Any = {"q": PROBE_ANSWER}
         function = {"name": PROBE_TOOL, "arguments": _dumps(arguments) if arguments_as_text else arguments}
-        call = {"id": "probe0001", "type": "function", "function": function}
+        call = {"id": PROBE_CALL, "type": "function", "function": function}
+        answer = {"role": "assistant", "content": None if without_content else "", "tool_calls": [call]}
         try:
-            return self.render(_exchange({"role": "assistant", "content": content, "tool_calls": [call]}))
+            return PROBE_ANSWER in self.render(_exchange(answer))
         except BadRow:
-            return ""
+            return False
 
 
 def load_tokenizer(folder: str, trust_remote_code: bool = False) -> Any:
