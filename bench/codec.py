@@ -66,7 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
     memcpy = _memcpy_mb_s(states)
     own = rows.pop("eaglefeed")
     if parsed.json:
-        record = {**_record(own), "memcpy_mb_s": round(memcpy)}
+        record: dict[str, Any] = {**_record(own), "memcpy_mb_s": round(memcpy)}
         record |= {name: _record(row) for name, row in rows.items()}
         print(json.dumps({**record, "raw_bytes": states.nbytes, "shape": list(states.shape)}))
     else:

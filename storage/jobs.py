@@ -7,10 +7,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from config import counters
+from config.queues import store_queue
 from eaglefeed.dump import Dump, read_dump
 from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, shard_key
@@ -18,6 +20,7 @@ from eaglefeed.records import Batch
 from eaglefeed.shard import WrittenShard, write_shard
 from storage import ledger
 from storage.adopt import adopt_shard
+from storage.lookahead import Lookahead
 from storage.node import StorageNode, this_node
 from storage.patience import patiently
 from storage.spool import NORM_NAME, SHARD_SUFFIX
@@ -70,16 +73,36 @@ def require_whole(
 
 def store_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str]) -> WrittenShard:
     """Encode the dumps into one file and store it; where another node's shard has been first, take that over."""
-    key = shard_key(batch.run, batch.id)
-    path = node.folder / f"{batch.id}.{os.getpid()}{SHARD_SUFFIX}"
+    key, path = shard_key(batch.run, batch.id), shard_path(node, batch.id)
+    look = lookahead()
     try:
-        written = patiently(lambda: encode_shard(node, batch, dumps, path), f"shard of batch {batch.id}")
+        written = look.take(batch.id) or patiently(
+            lambda: encode_shard(node, batch, dumps, path), f"shard of batch {batch.id}"
+        )
+        look.begin()
         if upload_shard(node.store, key, path, written.shard_checksum):
             return written
     finally:
         path.unlink(missing_ok=True)
     log.warning("another node's shard of batch %s is in the store; it is taken over", batch.id)
     return patiently(lambda: adopt_shard(node.store, key, batch, node.identity), f"read back of {key}")
+
+
+def shard_path(node: StorageNode, batch_id: str) -> Path:
+    """This process's own file for a batch's shard; its name says which process may still want it."""
+    return node.folder / f"{batch_id}.{os.getpid()}{SHARD_SUFFIX}"
+
+
+@cache
+def lookahead() -> Lookahead:
+    """This process's look ahead at its queue: the next shard is encoded while this one is uploaded."""
+    node = this_node()
+    return Lookahead(
+        node.redis,
+        store_queue(node.redis, node.name),
+        lambda batch, dumps, path: encode_shard(node, batch, dumps, path),
+        lambda batch_id: shard_path(node, batch_id),
+    )
 
 
 def encode_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str], path: Path) -> WrittenShard:

@@ -1,0 +1,27 @@
+"""Shared fixtures: one valkey-server and one SeaweedFS for the whole session, started when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services import Seaweed, Valkey
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real valkey-server. Tests share it: use names of your own, or another database number."""
+    server = Valkey(tmp_path_factory.mktemp("valkey"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment for a real S3 with authentication; its bucket is ``tests.services.BUCKET``."""
+    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
+    server.start()
+    yield server.environment
+    server.stop()
