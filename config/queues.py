@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -39,3 +41,15 @@ def extract_queue(redis: Redis) -> Queue:
 def store_queue(redis: Redis, node: str) -> Queue:
     """The queue of one node's storage workers: the dumps lie on that node's disk."""
     return Queue(names.store_queue(node), connection=redis, serializer=JSONSerializer)
+
+
+def enqueue_extract(queue: Queue, payload: dict[str, Any]) -> None:
+    """Enqueue a batch again, under the same id; the producer's own way in is ``producer/enqueue.py``."""
+    queue.enqueue_call(
+        names.EXTRACT_JOB,
+        kwargs={"payload": payload},
+        job_id=payload["batch_id"],
+        timeout=-1,
+        result_ttl=RESULT_TTL_SECONDS,
+        failure_ttl=FAILURE_TTL_SECONDS,
+    )

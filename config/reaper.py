@@ -1,0 +1,78 @@
+"""Hands back the jobs of workers that died: found by a heartbeat that ran out, given to the next worker."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, cast
+
+from redis import Redis
+from rq.exceptions import NoSuchJobError
+from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job, JobStatus
+from rq.queue import Queue
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer
+from rq.utils import parse_composite_key
+
+log = logging.getLogger(__name__)
+
+LOCK_SECONDS = 4
+TAKEN_SECONDS = 10
+"""A job taken from the queue and not started within this time was taken by a worker that died in between."""
+
+
+def reap(redis: Redis, queue: Queue) -> list[str]:
+    """Requeue what dead workers held; the ids of the jobs. One worker of a queue does it at a time."""
+    if not redis.set(f"eaglefeed:reaper:{queue.name}", "1", nx=True, ex=LOCK_SECONDS):
+        return []
+    return _reap_started(redis, queue) + _reap_taken(redis, queue)
+
+
+def requeue(job: Job, queue: Queue, pipe: Any) -> None:
+    """Put a job at the head of its queue, within the caller's transaction."""
+    job.set_status(JobStatus.QUEUED, pipeline=pipe)
+    pipe.persist(job.key)
+    queue.push_job_id(job.id, pipeline=pipe, at_front=True)
+
+
+def _reap_started(redis: Redis, queue: Queue) -> list[str]:
+    registry = StartedJobRegistry(queue=queue)
+    reaped = []
+    for entry in cast("list[bytes]", redis.zrangebyscore(registry.key, 0, time.time())):
+        job_id, _ = parse_composite_key(entry.decode())
+        with redis.pipeline() as pipe:
+            pipe.zrem(registry.key, entry)
+            job = _job(job_id, redis)
+            if job is not None and job.get_status(refresh=False) == JobStatus.STARTED:
+                requeue(job, queue, pipe)
+                reaped.append(job_id)
+                log.warning("job %s was abandoned by a worker that died; it is queued again", job_id)
+            pipe.execute()
+    return reaped
+
+
+def _reap_taken(redis: Redis, queue: Queue) -> list[str]:
+    waiting = IntermediateQueue(queue.key, connection=redis)
+    reaped = []
+    for job_id in waiting.get_job_ids():
+        first_seen = waiting.get_first_seen(job_id)
+        if first_seen is None:
+            waiting.set_first_seen(job_id)
+        elif time.time() - first_seen.timestamp() > TAKEN_SECONDS:
+            job = _job(job_id, redis)
+            with redis.pipeline() as pipe:
+                pipe.lrem(waiting.key, 0, job_id)
+                pipe.delete(waiting.get_first_seen_key(job_id))
+                if job is not None and job.get_status(refresh=False) == JobStatus.QUEUED:
+                    requeue(job, queue, pipe)
+                    reaped.append(job_id)
+                pipe.execute()
+    return reaped
+
+
+def _job(job_id: str, redis: Redis) -> Job | None:
+    try:
+        return Job.fetch(job_id, connection=redis, serializer=JSONSerializer)
+    except NoSuchJobError:
+        return None

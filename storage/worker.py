@@ -1,0 +1,60 @@
+"""``rq worker --worker-class storage.worker.StorageWorker … store.NODE``: makes a node's dumps into shards."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, ClassVar
+
+from rq.job import Job
+
+from config import names, nodes, queues
+from config.environment import node_name
+from config.queue_worker import QueueWorker
+from eaglefeed.errors import DumpsSpoilt, UsageError
+from storage import patience
+from storage.leftovers import clear_leftovers
+from storage.node import this_node
+
+log = logging.getLogger(__name__)
+
+
+class StorageWorker(QueueWorker):
+    """One of a node's storage workers; it serves its own node's queue, because the dumps lie on that disk."""
+
+    job_functions: ClassVar[frozenset[str]] = frozenset({names.STORE_JOB})
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own = names.store_queue(node_name())
+        if self.queue_names() != [own]:
+            raise UsageError(f"this node's queue is {own!r} (EAGLEFEED_NODE), not {self.queue_names()}")
+        self._is_open = False
+
+    def get_ready(self) -> None:
+        """Store and spool are proved usable once; what a dead process left in the spool is cleared then."""
+        if not self._is_open:
+            cleared = clear_leftovers(this_node())
+            log.info("spool %s: %s", this_node().folder, cleared)
+            self._is_open = True
+
+    def handle_warm_shutdown_request(self) -> None:
+        """Work that waits for a store gives its job back."""
+        super().handle_warm_shutdown_request()
+        patience.stop_requested.set()
+
+    def recover(self, job: Job, error: BaseException) -> bool:
+        """A batch whose dumps are gone goes back to extraction."""
+        if not isinstance(error, DumpsSpoilt):
+            nodes.publish(self.connection, node_name(), {"message": f"{job.id}: {error}"[:500]})
+            return False
+        log.warning("job %s: %s; its batch is extracted again", job.id, error)
+        payload = job.kwargs["payload"]
+        queues.enqueue_extract(queues.extract_queue(self.connection), payload)
+        return True
+
+    def perform_job(self, job: Job, queue: Any, execution: Any) -> bool:
+        done = super().perform_job(job, queue, execution)
+        if done:
+            nodes.publish(self.connection, node_name(), {"last_sample_at": time.time()})
+        return done
