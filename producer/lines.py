@@ -7,8 +7,9 @@ import io
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 
@@ -20,16 +21,60 @@ BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 """What a damaged or cut compressed file raises while it is read."""
 
 
-def open_text(path: Path | None) -> io.BufferedReader:
+@contextmanager
+def open_text(path: Path | None) -> Iterator[io.BufferedReader]:
     """The bytes of a file (None: the standard input), unpacked when its first bytes say gzip or zstd."""
-    raw = sys.stdin.buffer if path is None else path.open("rb", buffering=BUFFER_BYTES)
-    magic = cast("io.BufferedReader", raw).peek(4)[:4]
-    if magic.startswith(GZIP_MAGIC):
-        return io.BufferedReader(cast("io.RawIOBase", gzip.open(raw)), BUFFER_BYTES)
-    if magic == ZSTD_MAGIC:
-        stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", stream), BUFFER_BYTES)
-    return cast("io.BufferedReader", raw)
+    with _open_raw(path) as raw:
+        magic = raw.peek(4)[:4]
+        if magic.startswith(GZIP_MAGIC):
+            yield io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw)), BUFFER_BYTES)
+        elif magic == ZSTD_MAGIC:
+            yield io.BufferedReader(_Zstd(raw), BUFFER_BYTES)
+        else:
+            yield raw
+
+
+@contextmanager
+def _open_raw(path: Path | None) -> Iterator[io.BufferedReader]:
+    if path is None:
+        yield cast("io.BufferedReader", sys.stdin.buffer)
+        return
+    with io.BufferedReader(path.open("rb", buffering=0), BUFFER_BYTES) as file:
+        yield file
+
+
+class _Zstd(io.RawIOBase):
+    """Frames one after another; unlike the library's own reader it tells a cut file from one that ended."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        self._packed = self._plain = b""
+        self._inside = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._plain:
+            # In small pieces: a few bytes of zstd can unpack to a hundred thousand times as many.
+            self._packed = self._packed or self._source.read(4096)
+            if not self._packed:
+                if self._inside:
+                    raise EOFError("the file ends inside a zstd frame")
+                return 0
+            self._unpack()
+        size = min(len(buffer), len(self._plain))
+        buffer[:size] = self._plain[:size]
+        self._plain = self._plain[size:]
+        return size
+
+    def _unpack(self) -> None:
+        self._plain, self._inside = self._frame.decompress(self._packed), True
+        self._packed = b""
+        if self._frame.eof:
+            self._packed, self._inside = self._frame.unused_data, False
+            self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[Row]:

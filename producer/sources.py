@@ -52,16 +52,12 @@ class Source:
         return self._read_text()
 
     def _read_text(self) -> Iterator[Row]:
-        file = lines.open_text(self.path)
-        try:
-            by_line = self.path is None or _ending(self.path) != ".json"
+        by_line = self.path is None or _ending(self.path) != ".json"
+        with lines.open_text(self.path) as file:
             if by_line and not _is_array(file.peek(1)):
                 yield from lines.read_lines(file, self.name)
             else:
                 yield from json_values.read_values(file, self.name)
-        finally:
-            if self.path is not None:
-                file.close()
 
 
 def _is_array(head: bytes) -> bool:

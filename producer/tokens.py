@@ -21,6 +21,8 @@ from producer.headers import HeaderCutter, num_answers
 from producer.rows import Row, row_id
 from producer.templates import ChatTemplate
 
+ROW_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -89,6 +91,8 @@ class Preparer:
                 draft.whole = self.sample(content)
         except BadRow as problem:
             draft.problem = problem
+        except ROW_FAULTS as error:  # one strange row must not end the run; it is reported as what it is
+            draft.problem = BadRow("unforeseen", f"{type(error).__name__}: {error}"[:300])
         return draft
 
     def _finish(self, draft: _Draft, ids: list[int]) -> Prepared:

@@ -36,6 +36,8 @@ def from_sharegpt(record: Message) -> list[Message]:
     """``from``/``value`` turns as messages, a leading ``system`` column first; raises BadRow naming the turn."""
     messages = _system_column(record)
     for number, turn in enumerate(_turns(record), 1):
+        if not isinstance(turn, dict):
+            raise BadRow("wrong-type", f"turn {number} is a {type(turn).__name__}, not an object")
         speaker, value = turn.get("from"), turn.get("value")
         role = SHAREGPT_ROLES.get(speaker.lower()) if isinstance(speaker, str) else None
         if role is None:
@@ -54,6 +56,9 @@ def from_messages(record: Message) -> list[Message]:
 
 def checked(turns: list[Message]) -> list[Message]:
     """Messages with known roles, text contents and parsed tool calls, at least one of user and one of assistant."""
+    for number, turn in enumerate(turns, 1):
+        if not isinstance(turn, dict):
+            raise BadRow("wrong-type", f"turn {number} is a {type(turn).__name__}, not an object")
     messages = [_message(turn, number) for number, turn in enumerate(turns, 1)]
     roles = {message["role"] for message in messages}
     if not messages:
@@ -89,9 +94,6 @@ def _turns(record: Message) -> list[Message]:
     turns = present[0] if present else None
     if not isinstance(turns, list):
         raise BadRow("wrong-type", f"the conversation is a {type(turns).__name__}, not a list of turns")
-    for number, turn in enumerate(turns, 1):
-        if not isinstance(turn, dict):
-            raise BadRow("wrong-type", f"turn {number} is a {type(turn).__name__}, not an object")
     return turns
 
 
@@ -102,7 +104,7 @@ def _system_column(record: Message) -> list[Message]:
 
 def _message(turn: Message, number: int) -> Message:
     role = turn.get("role")
-    if role not in OPENAI_ROLES:
+    if not isinstance(role, str) or role not in OPENAI_ROLES:
         raise BadRow("unknown-role", f"turn {number} has the role {role!r}")
     message: Message = {"role": "tool" if role == "function" else role}
     message["content"] = _content(turn.get("content"), number)
