@@ -14,13 +14,12 @@ from typing import Any
 
 from redis import Redis
 
-from config.environment import redis_url
+from config.environment import redis_url, setting_overrides
 from config.model_identity import model_folder
 from config.queues import connect
 from config.run import RunSettings, load_run
 from eaglefeed.identity import RunIdentity
 from eaglefeed.progress import Progress
-from eaglefeed.stores import open_store
 from producer import report
 from producer.choice import chosen_rows
 from producer.dedup import seed_from_store
@@ -34,6 +33,7 @@ from producer.rejects import RejectsFile
 from producer.show import show
 from producer.sources import Source, find_sources
 from producer.tokens import Prepared
+from storage.node import store_of
 
 EXAMPLE = """example:
   eaglefeed produce data/*.jsonl more.parquet --run config/smollm2.toml
@@ -75,7 +75,7 @@ def main(parsed: argparse.Namespace) -> int:
         return show(recipe(settings, None), chosen_rows(sources, parsed.limit, parsed.seed), parsed.show)
     redis = connect(parsed.redis)
     require_redis(redis, parsed.redis or redis_url())
-    store = open_store(settings.store.url)
+    store = store_of(settings)
     identity = register(settings, store, redis)
     seed_from_store(redis, store, settings.name, parsed.quiet)
     return _produce(parsed, settings, identity, redis, sources)
@@ -83,7 +83,8 @@ def main(parsed: argparse.Namespace) -> int:
 
 def load_settings(parsed: argparse.Namespace) -> RunSettings:
     given = {"store.url": parsed.store, "data.shape": parsed.shape}
-    return load_run(parsed.run, {key: value for key, value in given.items() if value is not None})
+    overrides: dict[str, Any] = setting_overrides()
+    return load_run(parsed.run, overrides | {key: value for key, value in given.items() if value is not None})
 
 
 def recipe(settings: RunSettings, identity: RunIdentity | None) -> Recipe:

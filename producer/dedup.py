@@ -8,16 +8,16 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from redis import Redis
-from redis.exceptions import WatchError
 
-from config import counters, names
-from eaglefeed.manifest import Manifest, manifest_prefix
+from config import names
 from eaglefeed.progress import Progress
 from eaglefeed.records import Sample, is_id
 from eaglefeed.stores import Store
+from storage import ledger
+from storage.rebuild import learn
 
 LISTED_AT_ONCE = 1000
-STORE_MARK = b"store"
+READ_AT_ONCE = 200
 
 
 @dataclass(slots=True)
@@ -55,45 +55,23 @@ def seed_from_store(redis: Redis, store: Store, run: str, quiet: bool = True) ->
 
     Only manifests that Redis does not know are read, so a Redis that was never emptied costs one listing.
     """
-    added = 0
-    keys = _unknown_manifests(redis, store, run)
-    first = next(keys, None)
+    batch_ids = _unknown_batches(redis, store, run)
+    first = next(batch_ids, None)
     if first is None:
         return 0
+    manifests = ledger.read_manifests(store, run, chain([first], batch_ids))
+    num_manifests = added = 0
     with Progress(f"{run}: reading manifests Redis does not know", unit="manifests", quiet=quiet) as progress:
-        for number, key in enumerate(chain([first], keys), 1):
-            added += _learn(redis, run, Manifest.from_json(store.get(key), key))
-            progress.update(number, samples=added)
+        while group := list(islice(manifests, READ_AT_ONCE)):
+            added += learn(redis, run, group)
+            num_manifests += len(group)
+            progress.update(num_manifests, samples=added)
     return added
 
 
-def _unknown_manifests(redis: Redis, store: Store, run: str) -> Iterator[str]:
-    prefix = manifest_prefix(run)
-    names_of_batches = (info.key.removeprefix(prefix).removesuffix(".json") for info in store.list(prefix))
-    batch_ids = (name for name in names_of_batches if is_id(name))
+def _unknown_batches(redis: Redis, store: Store, run: str) -> Iterator[str]:
+    batch_ids = (name for name in ledger.batch_ids(store, run) if is_id(name))
     while group := list(islice(batch_ids, LISTED_AT_ONCE)):
         fields = cast("list[str]", [bytes.fromhex(batch_id) for batch_id in group])
-        known = cast("list[Any]", redis.hmget(names.batches_key(run), fields))
-        yield from (f"{prefix}{batch_id}.json" for batch_id, mark in zip(group, known, strict=True) if mark is None)
-
-
-def _learn(redis: Redis, run: str, manifest: Manifest) -> int:
-    """Add a manifest's ids to the known ones and count the new as unique, in one transaction."""
-    ids = [bytes.fromhex(sample.id) for sample in manifest.samples]
-    ids += [bytes.fromhex(sample.id) for sample in manifest.rejected]
-    with redis.pipeline() as pipeline:
-        pipe: Any = pipeline
-        while True:
-            try:
-                pipe.watch(names.known_key(run))
-                known = pipe.smismember(names.known_key(run), ids) if ids else []
-                num_new = len(set(ids)) - sum(map(bool, known))
-                pipe.multi()
-                if ids:
-                    pipe.sadd(names.known_key(run), *ids)
-                pipe.hset(names.batches_key(run), bytes.fromhex(manifest.batch_id), STORE_MARK)
-                counters.count(pipe, run, {"unique": num_new, "batches": int(num_new > 0)})
-                pipe.execute()
-            except WatchError:
-                continue
-            return num_new
+        marks = cast("list[Any]", redis.hmget(names.batches_key(run), fields))
+        yield from (batch_id for batch_id, mark in zip(group, marks, strict=True) if mark is None)

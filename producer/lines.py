@@ -40,7 +40,7 @@ def _open_raw(path: Path | None) -> Iterator[io.BufferedReader]:
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
     with io.BufferedReader(path.open("rb", buffering=0), BUFFER_BYTES) as file:
-        yield file
+        yield cast("io.BufferedReader", file)
 
 
 class _Zstd(io.RawIOBase):

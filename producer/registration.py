@@ -8,8 +8,8 @@ from config import names
 from config.model_identity import run_identity
 from config.run import RunSettings
 from eaglefeed.identity import RunIdentity
-from eaglefeed.manifest import run_key
 from eaglefeed.stores import Store
+from storage.ledger import ensure_run
 
 
 def register(settings: RunSettings, store: Store, redis: Redis) -> RunIdentity:
@@ -19,9 +19,7 @@ def register(settings: RunSettings, store: Store, redis: Redis) -> RunIdentity:
         IdentityMismatch: the run was begun with another model, layers, template or preparation; each field is named.
     """
     identity = run_identity(settings)
-    key = run_key(settings.name)
-    if not store.create(key, identity.to_json()):
-        identity.require_same(RunIdentity.from_json(store.get(key)), f"{store.url}/{key}")
+    ensure_run(store, identity)
     redis.set(names.run_key(settings.name), settings.model_dump_json())
     redis.sadd(names.RUNS_KEY, settings.name)
     return identity

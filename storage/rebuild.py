@@ -65,13 +65,14 @@ def rebuild(run: ChosenRun, redis: Redis, progress: Progress) -> tuple[int, int]
     num_manifests = num_new = 0
     manifests = ledger.read_manifests(run.store, run.name)
     while group := list(islice(manifests, MANIFESTS_AT_ONCE)):
-        num_new += _learn(redis, run.name, group)
+        num_new += learn(redis, run.name, group)
         num_manifests += len(group)
         progress.update(num_manifests, new_samples=f"{num_new:,}")
     return num_manifests, num_new
 
 
-def _learn(redis: Redis, run: str, manifests: list[Manifest]) -> int:
+def learn(redis: Redis, run: str, manifests: list[Manifest]) -> int:
+    """Make Redis know and count what these manifests hold, each once; the number of samples that were not known."""
     keys = [names.known_key(run), names.batches_key(run), names.counted_key(run), names.count_key(run)]
     pipeline: Any = redis.pipeline(transaction=False)
     for manifest in manifests:
