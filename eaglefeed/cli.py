@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from eaglefeed import __version__
-from eaglefeed.errors import EaglefeedError, UsageError
+from eaglefeed.errors import EaglefeedError, EnvironmentFault, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,29 @@ VERBS: dict[str, Verb] = {
 }
 
 
+class VerbParser(argparse.ArgumentParser):
+    """Says what is wrong in one line with the nearest known option, instead of the whole usage."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError, which ``main`` prints; argparse would print its usage and exit."""
+        raise UsageError(f"{message}{self._nearest(message)} (`{self.prog} --help`)")
+
+    def _nearest(self, message: str) -> str:
+        _, found, rest = message.partition("unrecognized arguments: ")
+        if not found:
+            return ""
+        known = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
+        for given in rest.split():
+            # Without the dashes, which all options share.
+            near = difflib.get_close_matches(given.partition("=")[0].lstrip("-"), known, 1)
+            if given.startswith("-") and near:
+                return f"; did you mean --{near[0]}?"
+        return ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Exit codes: 0 done, 1 found something wrong, 2 usage, 3 environment, 130 stopped by Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -61,14 +86,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("eaglefeed: stopped; the same command goes on where it stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        # Whoever read the output has gone (`| head`); the interpreter's own last flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if service := _silent_service(error):
+            print(f"eaglefeed: {service}: {error}", file=sys.stderr)
+            return EnvironmentFault.exit_code
+        raise
 
 
 def verb_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one verb, with its module's arguments."""
     verb = VERBS[name]
     module = import_verb(name)
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog=f"eaglefeed {name}",
         description=module.__doc__ or verb.help,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -109,10 +141,25 @@ def _run_verb(arguments: list[str]) -> int:
     return int(parsed.main(parsed) or 0)
 
 
+def _silent_service(error: Exception) -> str | None:
+    """Which service an error of its client means; the library itself imports no such client."""
+    package, name = type(error).__module__.partition(".")[0], type(error).__name__
+    if package == "redis" and name in ("ConnectionError", "TimeoutError", "AuthenticationError", "BusyLoadingError"):
+        return "Redis does not answer; REDIS_URL or --redis says where it is, `eaglefeed doctor` looks"
+    if package == "botocore" and name in ("EndpointConnectionError", "NoCredentialsError", "ConnectTimeoutError"):
+        return "the object store does not answer; S3_ENDPOINT and AWS_* say where it is, `eaglefeed doctor` looks"
+    return None
+
+
 def _overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
-    return "usage: eaglefeed VERB …\n\n" + "\n".join(lines) + "\n\n`eaglefeed VERB --help` shows a verb's options."
+    return (
+        "usage: eaglefeed VERB …\n\n"
+        + "\n".join(lines)
+        + "\n\n`eaglefeed VERB --help` shows a verb's options and an example; `eaglefeed --version` the version."
+        + "\nExit codes: 0 done, 1 found something wrong, 2 wrong usage, 3 the machine or a service."
+    )
 
 
 if __name__ == "__main__":
