@@ -46,14 +46,14 @@ class Reader:
             pipe.get(names.run_key(run)) if run not in self._models else pipe.echo("")
             for minute in wanted[run]:
                 pipe.hgetall(names.minute_key(run, minute))
-        for node in nodes:
+        for node in sorted(nodes):
             pipe.hgetall(names.node_key(node))
         for queue in queue_names:
             _ask_queue(pipe, queue)
         pipe.mget([names.depth_key(minute) for minute in depths_wanted])
         answers = iter(pipe.execute())
         counted = {run: self._take_run(run, wanted[run], answers) for run in runs}
-        found_nodes = tuple(_node(node, next(answers), now) for node in nodes)
+        found_nodes = tuple(_node(node, next(answers), seen_at, now) for node, seen_at in sorted(nodes.items()))
         queues = self._queues([_take_queue(name, answers) for name in queue_names], now)
         for minute, text in zip(depths_wanted, next(answers), strict=True):
             self._depths[minute] = json.loads(text) if text else {}
@@ -62,14 +62,16 @@ class Reader:
         found.sort(key=lambda run: (run.state in ("empty", "done"), run.quiet_seconds or 0.0, run.name))
         return Numbers(now, tuple(found), queues, found_nodes, dict(self._depths))
 
-    def _names(self) -> tuple[list[str], list[str], list[str]]:
+    def _names(self) -> tuple[list[str], dict[str, float], list[str]]:
+        """Runs; nodes with when they were seen last; queues."""
         pipe = self.redis.pipeline(transaction=False)
         pipe.smembers(names.RUNS_KEY)
-        pipe.smembers(names.NODES_KEY)
+        pipe.zrange(names.NODES_KEY, 0, -1, withscores=True)
         pipe.smembers("rq:queues")
-        runs, nodes, rq_queues = (sorted(_text(member) for member in members) for members in pipe.execute())
+        run_names, seen, rq_queues = pipe.execute()
+        runs, nodes = sorted(map(_text, run_names)), {_text(node): float(at) for node, at in seen}
         store = {_STORE + node for node in nodes} | {
-            name for key in rq_queues if (name := key.removeprefix("rq:queue:")).startswith(_STORE)
+            name for key in rq_queues if (name := _text(key).removeprefix("rq:queue:")).startswith(_STORE)
         }
         return runs, nodes, [names.EXTRACT_QUEUE, *sorted(store)]
 
@@ -165,20 +167,19 @@ def _take_queue(name: str, answers: Any) -> _RawQueue:
     return _RawQueue(name, answers)
 
 
-def _node(name: str, fields: dict[bytes, bytes], now: float) -> Node:
+def _node(name: str, fields: dict[bytes, bytes], seen_at: float, now: float) -> Node:
+    """A node's own words; when its hash has died with it, only when it was seen last."""
     record = {_text(key): _text(value) for key, value in fields.items()}
-    if not record:
-        return Node(name)
-    updated, last = _number(record.get("updated_at")), _number(record.get("last_sample_at"))
+    updated, last = _number(record.get("updated_at")) or seen_at, _number(record.get("last_sample_at"))
     return Node(
         name=name,
         device=record.get("device", "?"),
-        engine_state=record.get("engine_state", "?"),
+        engine_state=record.get("engine_state", "gone"),
         engine_version=record.get("engine_version", ""),
         spool_bytes=int(_number(record.get("spool_bytes"))),
         spool_max_bytes=int(_number(record.get("spool_max_bytes"))),
         last_sample_seconds=max(0.0, now - last) if last else None,
-        updated_seconds=max(0.0, now - updated) if updated else None,
+        updated_seconds=max(0.0, now - updated),
         message=record.get("message", ""),
     )
 

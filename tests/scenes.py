@@ -10,7 +10,7 @@ from redis import Redis
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
-from config import counters, names, queues
+from config import counters, names, nodes, queues
 
 GIB = 1 << 30
 
@@ -64,8 +64,7 @@ def enqueue(queue, function: str, description: str):  # type: ignore[no-untyped-
 def report_node(redis: Redis, node: str, scene: Scene, device: str, spool_fraction: float | None = None) -> None:
     fraction = scene.spool_fraction if spool_fraction is None else spool_fraction
     now = time.time()
-    redis.sadd(names.NODES_KEY, node)
-    fields: dict[str | bytes, bytes | float | int | str] = {
+    fields: dict[str, str | int | float] = {
         "updated_at": now - scene.node_age_seconds,
         "device": device,
         "engine_state": scene.engine_state,
@@ -75,7 +74,7 @@ def report_node(redis: Redis, node: str, scene: Scene, device: str, spool_fracti
         "last_sample_at": now - 60 * scene.quiet_minutes - 2,
         "message": "",
     }
-    redis.hset(names.node_key(node), mapping=fields)
+    nodes.publish(redis, node, fields)
 
 
 def fail_jobs(redis: Redis, count: int) -> None:
