@@ -31,7 +31,7 @@ _COMMON: dict[str, Any] = {
     "num_key_value_heads": 2,
     "intermediate_size": 128,
     "max_position_embeddings": 8192,
-    "initializer_range": 0.05,
+    "initializer_range": 0.02,
     "bos_token_id": 0,
     "eos_token_id": 1,
     "pad_token_id": 2,
@@ -69,6 +69,15 @@ _DEEPSEEK: dict[str, Any] = {
         "mscale_all_dim": 1.0,
         "rope_theta": 10000.0,
     },
+}
+
+
+_VISION: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "mm_hidden_size": 32,
+    "text_hidden_size": HIDDEN,
 }
 
 
@@ -155,14 +164,7 @@ def _kimi_k25(folder: Path, dtype: torch.dtype) -> None:
         "model_type": "kimi_k25",
         "torch_dtype": text.get("torch_dtype") or text.get("dtype"),
         "text_config": text,
-        "vision_config": {
-            "num_hidden_layers": 1,
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "mm_hidden_size": 32,
-            "text_hidden_size": HIDDEN,
-        },
+        "vision_config": {"vt_num_hidden_layers": 1, "vt_hidden_size": 32, "hidden_size": 32, **_VISION},
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 

@@ -6,7 +6,7 @@ Legend: ``N`` tokens of the forward, ``K`` captured layers, ``H`` hidden width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ class Forward:
 
     final: Any = None
     states: Any = None
+    inputs: list[Any] = field(default_factory=list)
 
 
 _forward = Forward()
@@ -84,27 +85,35 @@ def final_norm(
 
 
 def keep_norm_input(module: Any, inputs: Any, output: Any) -> None:
-    """Forward hook on the final norm, for model files that call it themselves (Gemma-3)."""
-    if _forward.final is None:
-        _forward.final = output[1] if isinstance(output, tuple) and output[1] is not None else inputs[0]
+    """Forward hook on the final norm module, for model files that call it themselves (Gemma-3)."""
+    has_residual = isinstance(output, tuple) and output[1] is not None
+    _forward.final = output[1] if has_residual else inputs[0]
+
+
+def keep_layer_input(module: Any, args: Any, kwargs: Any) -> None:
+    """Forward pre-hook on a decoder layer whose model file leaves the residual out of its own capture."""
+    hidden_states, residual = kwargs["hidden_states"], kwargs.get("residual")
+    _forward.inputs.append(hidden_states.clone() if residual is None else hidden_states + residual)
 
 
 def logits_forward(original: Callable[..., Any], processor: Any, input_ids: Any, *a: Any, **k: Any) -> Any:
     """Hook: attach the forward's rows to its output."""
     batch = k.get("logits_metadata", a[2] if len(a) > 2 else None)
     _forward.states = None
-    faults.die_of_poison(input_ids)
+    faults.die_of_poison(batch)
     try:
         output = original(processor, input_ids, *a, **k)
         if _forward.states is not None:
-            positions = getattr(batch, "positions", None)
-            output.eaglefeed = _to_host(_forward.states, input_ids, positions)
+            # A vision-language model embeds the tokens itself and hands its text model None.
+            token_ids = batch.input_ids if input_ids is None else input_ids
+            output.eaglefeed = _to_host(_forward.states, token_ids, batch.positions)
             if all(is_ours(rid) for rid in getattr(batch, "rids", None) or ()):
                 # Nothing is left for SGLang's own path to copy: it only asks whether there are states.
                 output.hidden_states = _forward.states[:0]
         return output
     finally:
         _forward.final = _forward.states = None
+        _forward.inputs.clear()
 
 
 def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: Any) -> Any:
@@ -124,6 +133,7 @@ def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: 
     plan = plan_capture(settings.layer_ids, settings.num_layers)
     final = given["hidden_states"] if faults.stores_post_norm() else _forward.final
     captured = aux.split(final.shape[-1], dim=-1) if isinstance(aux, torch.Tensor) else aux
+    captured = _forward.inputs or captured
     _forward.states = torch.cat([final if slot is None else captured[slot] for slot in plan.slots], dim=-1)
     return _forward.states[:, : -final.shape[-1]]
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,18 +40,31 @@ CHUNK_TOKENS = 64
 
 
 @cache
-def fault() -> str:
-    """The fault of this process, "" for none (always so outside tests)."""
+def _variable() -> str:
     return os.environ.get(FAULT_VARIABLE, "")
+
+
+def is_on() -> bool:
+    """Whether this process was started for faults at all."""
+    return bool(_variable())
+
+
+def fault() -> str:
+    """The fault of this moment, "" for none (always so outside tests).
+
+    ``@FILE`` names a file that says which: one engine then serves a whole test of faults, one after the other.
+    """
+    variable = _variable()
+    return Path(variable[1:]).read_text().strip() if variable.startswith("@") else variable
 
 
 def announce() -> None:
     """Say it where nobody can miss it; a name that is not known ends the process."""
-    if fault() not in NAMES:
+    if fault() not in NAMES and not _variable().startswith("@"):
         print(f"eaglefeed: {FAULT_VARIABLE}={fault()}: known are {', '.join(NAMES)}", file=sys.stderr, flush=True)
         os._exit(78)
     print(
-        f"eaglefeed: !!! {FAULT_VARIABLE}={fault()}: {NAMES[fault()]}. "
+        f"eaglefeed: !!! {FAULT_VARIABLE}={_variable()}: {NAMES.get(fault(), 'as the file says')}. "
         "This engine makes WRONG STATES on purpose, for a test !!!",
         file=sys.stderr,
         flush=True,
@@ -59,7 +73,7 @@ def announce() -> None:
 
 def passes_the_plugin() -> bool:
     """Whether the plugin's own refusal is off."""
-    return bool(fault()) and fault() != "poison"
+    return fault() not in ("", "poison")
 
 
 def keeps_middle_chunks() -> bool:
@@ -111,15 +125,16 @@ def stores_post_norm() -> bool:
 
 
 def handle_request(original: Callable[..., Any], scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
-    """Hook, with the fault ``token-ids-altered`` alone: the first token becomes its neighbour."""
-    recv_req.input_ids[0] = recv_req.input_ids[0] + 1 if recv_req.input_ids[0] == 0 else recv_req.input_ids[0] - 1
+    """Hook, while faults are on: the first token becomes its neighbour."""
+    if fault() == "token-ids-altered":
+        recv_req.input_ids[0] = recv_req.input_ids[0] + 1 if recv_req.input_ids[0] == 0 else recv_req.input_ids[0] - 1
     return original(scheduler, recv_req, *args, **kwargs)
 
 
-def die_of_poison(input_ids: Any) -> None:
+def die_of_poison(batch: Any) -> None:
     """With the fault ``poison``: end the process as a kernel crash would, when the tokens are in a forward."""
     if fault() == "poison":
-        tokens = input_ids.tolist()
+        tokens = batch.input_ids.tolist()
         if any(tuple(tokens[at : at + len(POISON)]) == POISON for at in range(len(tokens))):
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -34,6 +34,36 @@ class Hook:
 
 HOOKS: tuple[Hook, ...] = (
     Hook(
+        "sglang.srt.configs.model_config.ModelConfig.__init__",
+        "text_only.model_config",
+        (
+            "self",
+            "model_path",
+            "trust_remote_code",
+            "revision",
+            "context_length",
+            "model_override_args",
+            "is_embedding",
+            "enable_multimodal",
+            "dtype",
+            "quantization",
+            "override_config_file",
+            "is_draft_model",
+            "model_impl",
+            "sampling_defaults",
+            "quantize_and_serve",
+            "is_multi_layer_eagle",
+            "encoder_only",
+            "language_only",
+            "language_model_only",
+            "disable_hybrid_swa_memory",
+            "model_config_parser",
+            "speculative_algorithm",
+            "is_draft_quantization_explicit",
+        ),
+        "vision-language models want an image processor, and have no use for one here",
+    ),
+    Hook(
         f"{_BACKENDS}.configure_aux_hidden_state_capture",
         "layers.configure_capture",
         (

@@ -26,10 +26,9 @@ def kind_of(module: Any) -> str:
     return "layer" if "layernorm" in name else type(module).__name__
 
 
-def record(model: Any, stack: Any) -> None:
+def record(model: Any, module: Any) -> None:
     """Write ``final_norm.safetensors`` into the run's spool folder, under a temporary name first (rank 0 only)."""
-    module = find_norm(stack)
-    if module is None or not hasattr(module, "weight") or not is_writer():
+    if not is_writer():
         return
     from safetensors.torch import save_file
 

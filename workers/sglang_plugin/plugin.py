@@ -33,8 +33,7 @@ def register() -> None:
         from workers.sglang_plugin import faults
 
         faults.announce()
-        if faults.fault() == "token-ids-altered":
-            HookRegistry.register(faults.HANDLE_REQUEST, faults.handle_request, HookType.AROUND)
+        HookRegistry.register(faults.HANDLE_REQUEST, faults.handle_request, HookType.AROUND)
     HookRegistry.apply_hooks()
     _refuse_any([f"{hook.target} did not apply" for hook in inventory.HOOKS if not _is_applied(hook)])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from workers.sglang_plugin import faults, layers
 from workers.sglang_plugin.pending_dump import drop
 
 RECEIPT_KEY = "eaglefeed"
@@ -49,6 +50,8 @@ def stream_output(
 
 def before_ingest(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Hook: once in each turn of the scheduler's loop, send the answers whose files are complete."""
+    if faults.is_on():
+        layers.apply_fault()
     if _held:
         release()
         if _held and not scheduler.waiting_queue and scheduler.running_batch.is_empty():
