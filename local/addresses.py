@@ -2,14 +2,110 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from redis import Redis
+
+from config import queues
+from config.environment import node_name
+from config.run import RunSettings
 from local.ports import WEED_GRPC_OFFSET, free_port
 
+_OWN_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "S3_ENDPOINT", "AWS_DEFAULT_REGION")
+_CHILD_VARIABLES = (
+    "REDIS_URL",
+    "EAGLEFEED_STORE",
+    "EAGLEFEED_SPOOL",
+    "EAGLEFEED_RUN",
+    "S3_ENDPOINT",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+)
 _SECRETS = ("REDIS_PASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "EAGLEFEED_DASHBOARD_TOKEN")
+
+
+EMBEDDED = "embedded"
+"""``--store embedded``: an S3 server of our own for the time of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAddresses:
+    """Where everything is, for this command.
+
+    Attributes:
+        infrastructure: services that hold data (queue, store) and that this command starts.
+        node_services: services of the GPU node, started when there is something to do.
+        variables: compose.yaml's variables.
+        environment: what a child process needs to know of them.
+    """
+
+    infrastructure: tuple[str, ...]
+    node_services: tuple[str, ...]
+    variables: dict[str, str]
+    environment: dict[str, str]
+    node: str
+    store_url: str
+    redis_url: str
+    dashboard_url: str
+
+    def connect(self) -> Redis:
+        return queues.connect(self.redis_url)
+
+
+def addresses_of(settings: RunSettings, parsed: argparse.Namespace, state: Path) -> LocalAddresses:
+    """Choose services and addresses for ``eaglefeed run``'s options."""
+    made = local_secrets(state)
+    infrastructure: list[str] = []
+    variables = {**made, **_own_variables(settings, Path(parsed.run))}
+    if parsed.redis or os.environ.get("REDIS_URL"):
+        variables["REDIS_URL"] = parsed.redis or os.environ["REDIS_URL"]
+    else:
+        infrastructure.append("redis")
+        variables |= redis_variables(state, made["REDIS_PASSWORD"])
+    store_url = parsed.store or settings.store.url
+    if store_url == EMBEDDED:
+        infrastructure.append("objectstore")
+        variables |= objectstore_variables(state)
+        store_url = "s3://eaglefeed"
+    else:
+        variables |= {name: os.environ[name] for name in _OWN_CREDENTIALS if name in os.environ}
+        store_url = store_url if store_url.startswith("s3://") else str(Path(store_url).expanduser().resolve())
+    variables |= {"EAGLEFEED_STORE": store_url, **engine_variables()}
+    device = settings.engine.device
+    gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    services = ["engine-gpu" if gpu else "engine-cpu", "extract", "store"]
+    dashboard_url = ""
+    if not parsed.no_dashboard:
+        variables |= dashboard_variables()
+        dashboard_url = f"http://127.0.0.1:{variables['DASHBOARD_PORT']}/"
+        services.insert(0, "dashboard")
+    environment = {name: variables[name] for name in _CHILD_VARIABLES if variables.get(name)}
+    return LocalAddresses(
+        tuple(infrastructure),
+        tuple(services),
+        variables,
+        environment | {"EAGLEFEED_NODE": variables["EAGLEFEED_NODE"]},
+        variables["EAGLEFEED_NODE"],
+        store_url,
+        variables["REDIS_URL"],
+        dashboard_url,
+    )
+
+
+def _own_variables(settings: RunSettings, run_file: Path) -> dict[str, str]:
+    return {
+        "EAGLEFEED_RUN": str(run_file.resolve()),
+        "EAGLEFEED_SPOOL": str(Path(settings.spool.path).expanduser().resolve()),
+        "EAGLEFEED_NODE": node_name(),
+        "EXTRACT_WORKERS": str(settings.workers.extract),
+        "STORE_WORKERS": str(settings.workers.store),
+    }
 
 
 def redis_variables(folder: Path, password: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from config.environment import setting_overrides
 from config.model_identity import run_identity
 from config.run import load_run
 from eaglefeed.errors import EngineGone, EnvironmentFault
@@ -37,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     """Exit codes: 0 stopped by a signal, 3 the engine did not start or went away."""
-    settings = load_run(parsed.run, {"spool.path": parsed.spool} if parsed.spool else None)
+    overrides = setting_overrides() | ({"spool.path": parsed.spool} if parsed.spool else {})
+    settings = load_run(parsed.run, overrides)
     identity = run_identity(settings)
     spool = Path(settings.spool.path)
     replicas = range(settings.engine.replicas)
