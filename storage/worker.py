@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any, ClassVar
 
-from rq.job import Job
+from rq.job import Job, JobStatus
 
 from config import names, nodes, queues
 from config.environment import node_name
@@ -17,6 +17,9 @@ from storage.leftovers import clear_leftovers
 from storage.node import this_node
 
 log = logging.getLogger(__name__)
+
+MAX_RETURNS = 3
+"""How often a batch goes back to extraction before it becomes a dead letter."""
 
 
 class StorageWorker(QueueWorker):
@@ -44,12 +47,16 @@ class StorageWorker(QueueWorker):
         patience.stop_requested.set()
 
     def recover(self, job: Job, error: BaseException) -> bool:
-        """A batch whose dumps are gone goes back to extraction."""
+        """A batch whose dumps are gone goes back to extraction, a few times: a failing disk is a person's business."""
         if not isinstance(error, DumpsSpoilt):
             nodes.publish(self.connection, node_name(), {"message": f"{job.id}: {error}"[:500]})
             return False
+        payload = {**job.kwargs["payload"], "returned": job.kwargs["payload"].get("returned", 0) + 1}
+        if payload["returned"] > MAX_RETURNS:
+            return False
         log.warning("job %s: %s; its batch is extracted again", job.id, error)
-        payload = job.kwargs["payload"]
+        # An extract worker may be faster than this job's end; it must not take the batch for one that is being stored.
+        job.set_status(JobStatus.FAILED)
         queues.enqueue_extract(queues.extract_queue(self.connection), payload)
         return True
 
