@@ -46,14 +46,35 @@ def store_batch(
     """
     node, batch = this_node(), Batch.from_payload(payload)
     require_whole(node, batch, dumps, rejected)
-    manifest = patiently(lambda: ledger.find_manifest(node.store, batch.run, batch.id), f"look for batch {batch.id}")
+    manifest = find_manifest(node, batch)
     if manifest is None:
-        written = store_shard(node, batch, dumps) if dumps else None
-        upload_norm(node.store, batch.run, node.folder / NORM_NAME)
-        described = describe(node, batch, written, rejected, engine or {})
-        manifest = patiently(lambda: ledger.publish(node.store, described), f"commit of batch {batch.id}")
+        try:
+            manifest = commit(node, batch, dumps, rejected, engine or {})
+        except DumpsSpoilt:
+            manifest = find_manifest(node, batch)
+            if manifest is None:
+                raise  # else another worker stored the batch and forgot its dumps while this one began
     count(node, manifest)
     forget(node, dumps)
+
+
+def find_manifest(node: StorageNode, batch: Batch) -> Manifest | None:
+    """The batch's manifest, when it is stored already."""
+    return patiently(lambda: ledger.find_manifest(node.store, batch.run, batch.id), f"look for batch {batch.id}")
+
+
+def commit(
+    node: StorageNode,
+    batch: Batch,
+    dumps: Mapping[str, str],
+    rejected: Sequence[Mapping[str, Any]],
+    engine: dict[str, Any],
+) -> Manifest:
+    """Store the shard, verified, then create the manifest; the manifest that counts, ours or another node's."""
+    written = store_shard(node, batch, dumps) if dumps else None
+    upload_norm(node.store, batch.run, node.folder / NORM_NAME)
+    manifest = describe(node, batch, written, rejected, engine)
+    return patiently(lambda: ledger.publish(node.store, manifest), f"commit of batch {batch.id}")
 
 
 def require_whole(
