@@ -119,7 +119,7 @@ def prompts_of(folder: Path, identity: RunIdentity, count: int) -> list[Sample]:
     """Prompts of growing length, from one token up; the last three share a long prefix."""
     longest = min(identity.max_length, 512)
     lengths = [int(length) for length in np.geomspace(1, longest, max(2, count))]
-    text = np.resize(_tokens(folder, identity), longest + 8 * len(lengths)).astype(np.uint32)
+    text = np.resize(prompts_text(folder, identity), longest + 8 * len(lengths)).astype(np.uint32)
     prompts = [text[:length].copy() for length in lengths]
     for number, tokens in enumerate(prompts[:-3]):
         tokens[:] = text[8 * number : 8 * number + len(tokens)]
@@ -129,7 +129,7 @@ def prompts_of(folder: Path, identity: RunIdentity, count: int) -> list[Sample]:
     return [Sample(tokens, np.zeros(len(tokens), np.uint8)) for tokens in unique.values()]
 
 
-def _tokens(folder: Path, identity: RunIdentity) -> Any:
+def prompts_text(folder: Path, identity: RunIdentity) -> Any:
     """Natural text where there is a tokenizer, else fixed random ids."""
     try:
         from transformers import AutoTokenizer

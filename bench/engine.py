@@ -1,0 +1,237 @@
+"""Extraction against the same engine's plain prefill and against SGLang's own return of hidden states, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+
+from config.model_identity import run_identity
+from config.run import RunSettings, load_run
+from eaglefeed.identity import RunIdentity
+from eaglefeed.progress import Progress
+from eaglefeed.records import Sample, batch_id
+from workers.engine import Engine
+from workers.evidence import prompts_text
+from workers.proof import prove
+from workers.prove import running_engine
+
+EXAMPLE = """example:
+  eaglefeed bench engine --run config/smollm2.toml --json"""
+
+MIN_TOKENS, MAX_TOKENS = 256, 1024
+STOCK_SHARE = 8
+"""One prompt in so many goes through SGLang's own return: it is the slow one, and its rate does not depend on count."""
+
+_SAMPLE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Tokens a second; memory in bytes, of all the engine's processes together."""
+
+    prompts: int
+    tokens: int
+    plain_tokens_s: float
+    extract_tokens_s: float
+    proved_tokens_s: float
+    stock_tokens_s: float
+    plain_peak_bytes: int
+    extract_peak_bytes: int
+    buffer_bytes: int
+    buffer_peak_bytes: int
+
+    @property
+    def extract_to_plain(self) -> float:
+        return self.extract_tokens_s / self.plain_tokens_s
+
+    @property
+    def extract_to_stock(self) -> float:
+        return self.extract_tokens_s / self.stock_tokens_s
+
+    @property
+    def extra_bytes(self) -> int:
+        """What extraction takes beyond plain prefill, at its peak."""
+        return max(0, self.extract_peak_bytes - self.plain_peak_bytes)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", default="config/smollm2.toml", metavar="RUN.toml")
+    parser.add_argument("--prompts", type=int, default=64, metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of each kind, in turn; medians are printed")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+
+
+def main(parsed: argparse.Namespace) -> int:
+    figures = measure(load_run(parsed.run), parsed.prompts, parsed.rounds, parsed.quiet)
+    print(json.dumps(_as_json(figures)) if parsed.json else table(figures))
+    return 0
+
+
+def measure(settings: RunSettings, num_prompts: int, rounds: int, quiet: bool) -> Figures:
+    """Start one engine and ask it for the same prompts in three ways, taking turns so that drift hits all alike."""
+    identity = run_identity(settings)
+    prompts = make_prompts(settings, identity, num_prompts)
+    with tempfile.TemporaryDirectory(prefix="eaglefeed-bench-") as folder:
+        spool = settings.spool.model_copy(update={"path": folder})
+        settings = settings.model_copy(update={"spool": spool})
+        with running_engine(settings) as engine, Progress("bench engine", 3 * rounds, "passes", quiet) as progress:
+            return _measure(settings, identity, engine, prompts, rounds, progress)
+
+
+def make_prompts(settings: RunSettings, identity: RunIdentity, count: int) -> list[Sample]:
+    """Natural text of 256 to 1,024 tokens, no two beginnings alike."""
+    from config.model_identity import model_folder
+
+    text = np.asarray(prompts_text(model_folder(settings), identity), np.uint32)
+    random = np.random.default_rng(11)
+    prompts = []
+    for length in random.integers(MIN_TOKENS, MAX_TOKENS + 1, count):
+        tokens = np.resize(np.roll(text, -int(random.integers(len(text)))), int(length))
+        tokens[0] = random.integers(identity.vocab_size)
+        prompts.append(Sample(tokens, np.zeros(len(tokens), np.uint8)))
+    return prompts
+
+
+def _measure(
+    settings: RunSettings,
+    identity: RunIdentity,
+    engine: Engine,
+    prompts: list[Sample],
+    rounds: int,
+    progress: Progress,
+) -> Figures:
+    tokens, few = sum(prompt.num_tokens for prompt in prompts), prompts[:: max(1, len(prompts) // STOCK_SHARE)]
+    folder, name = Path(settings.spool.path) / settings.name, batch_id(prompt.id for prompt in prompts)
+    asyncio.run(_generate(engine.urls[0], prompts, False))  # the first pass pays for memory and kernels
+    answers: list[Any] = []
+
+    def extract() -> None:
+        answers[:] = engine.ask(name, prompts)
+
+    def prove_all() -> None:
+        for answer in answers:
+            prove(answer, identity, folder, name).unlink()
+
+    plain, extraction, proof, stock = [], [], [], []
+    plain_peak = extract_peak = 0
+    for number in range(rounds):
+        seconds, peak = _timed(lambda: asyncio.run(_generate(engine.urls[0], prompts, False)))
+        plain.append(tokens / seconds)
+        plain_peak = max(plain_peak, peak)
+        seconds, peak = _timed(extract)
+        extraction.append(tokens / seconds)
+        extract_peak = max(extract_peak, peak)
+        proving, _ = _timed(prove_all)
+        proof.append(tokens / (seconds + proving))
+        seconds, _ = _timed(lambda: asyncio.run(_generate(engine.urls[0], few, True)))
+        stock.append(sum(prompt.num_tokens for prompt in few) / seconds)
+        progress.update(3 * (number + 1), plain=f"{plain[-1]:,.0f}/s", extract=f"{extraction[-1]:,.0f}/s")
+    return Figures(
+        len(prompts),
+        tokens,
+        statistics.median(plain),
+        statistics.median(extraction),
+        statistics.median(proof),
+        statistics.median(stock),
+        plain_peak,
+        extract_peak,
+        settings.engine.dump_buffer_bytes,
+        max(int(answer.receipt.get("buffer_peak_bytes", 0)) for answer in answers),
+    )
+
+
+async def _generate(url: str, prompts: Sequence[Sample], return_states: bool) -> None:
+    """The engine's own service, all prompts in flight, by requests that the plugin leaves alone."""
+    limits = httpx.Limits(max_connections=512)
+    async with httpx.AsyncClient(timeout=3600, limits=limits, trust_env=False) as client:
+        await asyncio.gather(*(_one(client, url, prompt, return_states) for prompt in prompts))
+
+
+async def _one(client: httpx.AsyncClient, url: str, prompt: Sample, return_states: bool) -> None:
+    question = {
+        "rid": f"bench-{secrets.token_hex(8)}",
+        "input_ids": prompt.token_ids.tolist(),
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+        "return_hidden_states": return_states,
+    }
+    answer = (await client.post(f"{url}/generate", json=question)).raise_for_status().json()
+    states = answer["meta_info"].get("hidden_states")
+    if return_states and len(states[0]) != prompt.num_tokens:
+        raise RuntimeError(f"SGLang returned {len(states[0])} rows for {prompt.num_tokens} tokens")
+
+
+def _timed(work: Callable[[], object]) -> tuple[float, int]:
+    """Seconds, and the engine's peak resident memory meanwhile."""
+    import threading
+
+    stop, peaks = threading.Event(), [0]
+
+    def watch() -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            peaks[0] = max(peaks[0], engine_bytes(psutil.Process().children(recursive=True)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    try:
+        work()
+        return time.perf_counter() - start, peaks[0]
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def engine_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Resident memory of the scheduler processes, which run the model and hold the rows."""
+    total = 0
+    for process in processes:
+        try:
+            if "scheduler" in process.name() or any("scheduler" in part for part in process.cmdline()[:1]):
+                total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total
+
+
+def _as_json(figures: Figures) -> dict[str, Any]:
+    names = (*Figures.__slots__, "extract_to_plain", "extract_to_stock", "extra_bytes")
+    return {name: getattr(figures, name) for name in names}
+
+
+def table(figures: Figures) -> str:
+    mib = 1 << 20
+    return "\n".join(
+        [
+            f"{figures.prompts} prompts, {figures.tokens:,} tokens",
+            f"  plain prefill             {figures.plain_tokens_s:>8,.0f} tokens/s",
+            f"  extraction                {figures.extract_tokens_s:>8,.0f} tokens/s   "
+            f"{figures.extract_to_plain:.3f} of plain",
+            f"  extraction and proof      {figures.proved_tokens_s:>8,.0f} tokens/s",
+            f"  SGLang's own return       {figures.stock_tokens_s:>8,.0f} tokens/s   "
+            f"extraction is {figures.extract_to_stock:.1f} times that",
+            f"  engine memory, peak       {figures.plain_peak_bytes / mib:>8,.0f} MiB plain, "
+            f"{figures.extract_peak_bytes / mib:,.0f} MiB extracting: {figures.extra_bytes / mib:,.0f} MiB more, "
+            f"rows waiting at most {figures.buffer_peak_bytes / mib:,.0f} of {figures.buffer_bytes / mib:,.0f} MiB",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    sys.exit(main(parser.parse_args()))

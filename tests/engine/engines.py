@@ -1,0 +1,110 @@
+"""Real engines on checkpoints made by the tests, and what the tests ask of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from config.model_identity import run_identity
+from config.run import RunSettings, parse_run
+from eaglefeed.dump import Dump, read_dump
+from eaglefeed.errors import ProofFailed
+from eaglefeed.identity import RunIdentity
+from eaglefeed.records import Sample, batch_id
+from tests.checkpoints import VOCABULARY, make_checkpoint
+from workers.engine import Answer, Engine
+from workers.proof import prove
+from workers.prove import running_engine
+from workers.sglang_plugin.settings import FAULT_VARIABLE
+
+LAYERS = (1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running engine and the run that it serves."""
+
+    settings: RunSettings
+    identity: RunIdentity
+    engine: Engine
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.settings.spool.path) / self.settings.name
+
+    def ask(self, samples: Sequence[Sample]) -> list[Answer]:
+        """All in flight at once, as one batch."""
+        return self.engine.ask(self.batch_id(samples), samples)
+
+    def prove(self, answer: Answer, samples: Sequence[Sample]) -> Dump:
+        """The proved dump, whose file is gone then (its map stays readable)."""
+        path = prove(answer, self.identity, self.folder, self.batch_id(samples))
+        dump = read_dump(path)
+        path.unlink()
+        return dump
+
+    def refusals(self, samples: Sequence[Sample]) -> list[ProofFailed]:
+        """What the workers' proof says of each sample that does not pass it."""
+        refused = []
+        for answer in self.ask(samples):
+            try:
+                self.prove(answer, samples)
+            except ProofFailed as error:
+                refused.append(error)
+            finally:
+                (self.folder / f"{answer.rid}.dump").unlink(missing_ok=True)
+        return refused
+
+    def leftovers(self) -> list[str]:
+        """Files of the spool that are no dump asked for."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name != "final_norm.safetensors")
+
+    @staticmethod
+    def batch_id(samples: Sequence[Sample]) -> str:
+        return batch_id(sample.id for sample in samples)
+
+
+def tiny_settings(family: str, folder: Path, dtype: str = "bfloat16", **sections: Any) -> RunSettings:
+    """A run of a tiny checkpoint, made in ``folder``."""
+    path = make_checkpoint(family, folder / family, getattr(torch, dtype))
+    record: dict[str, Any] = {"name": f"tiny-{family}", "model": {"path": str(path), "layers": LAYERS, "dtype": dtype}}
+    record["model"] |= sections.pop("model", {})
+    record |= {"spool": {"path": str(folder / "spool")}, **sections}
+    return parse_run(record, f"the test's run of {family}")
+
+
+@contextmanager
+def served(settings: RunSettings, fault: str = "") -> Iterator[Served]:
+    """Start the run's engine, with a fault put in on purpose where one is named."""
+    before = os.environ.get(FAULT_VARIABLE)
+    if fault:
+        os.environ[FAULT_VARIABLE] = fault
+    try:
+        with running_engine(settings) as engine:
+            yield Served(settings, run_identity(settings), engine)
+    finally:
+        os.environ.pop(FAULT_VARIABLE, None)
+        if before is not None:
+            os.environ[FAULT_VARIABLE] = before
+
+
+def prompts(lengths: Sequence[int], seed: int = 1, vocabulary: int = VOCABULARY) -> list[Sample]:
+    """Random prompts of these lengths."""
+    random = np.random.default_rng(seed)
+    return [
+        Sample(random.integers(4, vocabulary, length, dtype=np.uint32), np.zeros(length, np.uint8))
+        for length in lengths
+    ]
+
+
+def with_prefix(prefix: Sample, tails: Sequence[Sample]) -> list[Sample]:
+    """Prompts that begin alike, as conversations with one system prompt do."""
+    joined = [np.concatenate([prefix.token_ids, tail.token_ids]) for tail in tails]
+    return [Sample(tokens, np.zeros(len(tokens), np.uint8)) for tokens in joined]

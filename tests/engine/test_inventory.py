@@ -1,0 +1,95 @@
+"""The inventory says all that the plugin touches, and the installed SGLang is what it was written for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from workers.engine_launch import CHECKOUT
+from workers.sglang_plugin import inventory
+from workers.sglang_plugin.settings import VARIABLE
+
+PLUGIN = Path(inventory.__file__).parent
+INVENTORY = (PLUGIN / "INVENTORY.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("hook", inventory.HOOKS, ids=lambda hook: hook.function)
+def test_each_hook_is_in_the_inventory(hook: inventory.Hook) -> None:
+    """A registered hook stands in INVENTORY.md with its target and our function."""
+    assert f"`{hook.target.removeprefix('sglang.srt.')}`" in INVENTORY
+    assert f"`{hook.function}`" in INVENTORY
+
+
+def test_each_target_is_as_expected() -> None:
+    """The installed SGLang has each target with the expected parameters; what is gone or changed is noticed."""
+    _in_engine_environment(
+        """
+        from dataclasses import replace
+        for hook in inventory.HOOKS:
+            assert inventory.mismatch(hook) is None, inventory.mismatch(hook)
+            assert callable(inventory.function_of(hook)), hook
+        first = inventory.HOOKS[0]
+        assert "was expected with" in inventory.mismatch(replace(first, parameters=("self",)))
+        assert "is missing" in inventory.mismatch(replace(first, target="sglang.srt.managers.scheduler.Scheduler.gone"))
+        assert "is missing" in inventory.mismatch(replace(first, target="sglang.srt.gone.away"))
+        """
+    )
+
+
+def test_nothing_is_hooked_but_what_is_listed() -> None:
+    """``register`` is called for the inventory's hooks and the tests' faults alone."""
+    calls = []
+    for path in PLUGIN.glob("*.py"):
+        calls += [f"{path.name}: {line.strip()}" for line in path.read_text().splitlines() if ".register(" in line]
+    assert sorted(calls) == [
+        "plugin.py: HookRegistry.register(faults.HANDLE_REQUEST, faults.handle_request, HookType.AROUND)",
+        "plugin.py: HookRegistry.register(hook.target, inventory.function_of(hook), HookType.AROUND)",
+    ]
+
+
+def test_the_version_is_the_installed_one() -> None:
+    """The plugin's version of SGLang, the run identity's and the installed one are the same."""
+    from config.model_identity import ENGINE
+
+    assert importlib.metadata.version("sglang") == inventory.SUPPORTED_SGLANG
+    assert f"sglang {inventory.SUPPORTED_SGLANG}" == ENGINE
+    assert re.search(rf"\b{re.escape(inventory.SUPPORTED_SGLANG)}\b", INVENTORY)
+
+
+def test_a_changed_sglang_does_not_start() -> None:
+    """A target with other parameters ends the process, which says the supported version."""
+    said = _in_engine_environment(
+        """
+        from dataclasses import replace
+        from workers.sglang_plugin import plugin
+        inventory.HOOKS = (replace(inventory.HOOKS[0], parameters=("self",)),)
+        plugin.register()
+        """,
+        exit_code=78,
+    )
+    assert "was expected with" in said
+    assert f"made for sglang {inventory.SUPPORTED_SGLANG}" in said
+
+
+def _in_engine_environment(code: str, exit_code: int = 0) -> str:
+    """Run code in a process like the engine's own: importing SGLang without a GPU warns, and needs our platform."""
+    environment = {
+        **os.environ,
+        "SGLANG_PLATFORM": "eaglefeed_cpu",
+        "PYTHONPATH": f"{PLUGIN / 'dist'}{os.pathsep}{CHECKOUT}",
+        "PYTHONWARNINGS": "ignore",
+        VARIABLE: "{}",
+    }
+    program = "from workers.sglang_plugin import inventory\n" + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == exit_code, done.stderr
+    return (done.stdout or done.stderr).strip()
