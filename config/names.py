@@ -59,6 +59,7 @@ def run_key(run: str) -> str:
 
 RUNS_KEY = "eaglefeed:runs"
 NODES_KEY = "eaglefeed:nodes"
+"""ZSET: node names by when they were heard of last."""
 
 
 def node_key(node: str) -> str:
