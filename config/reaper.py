@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from redis import Redis
 from rq.exceptions import NoSuchJobError
+from rq.executions import ExecutionRegistry
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job, JobStatus
 from rq.queue import Queue
@@ -40,9 +41,11 @@ def _reap_started(redis: Redis, queue: Queue) -> list[str]:
     registry = StartedJobRegistry(queue=queue)
     reaped = []
     for entry in cast("list[bytes]", redis.zrangebyscore(registry.key, 0, time.time())):
-        job_id, _ = parse_composite_key(entry.decode())
+        job_id, execution_id = parse_composite_key(entry.decode())
         with redis.pipeline() as pipe:
             pipe.zrem(registry.key, entry)
+            # The dead execution's record has expired; RQ would look for it when the job ends, and end the worker.
+            pipe.zrem(ExecutionRegistry(job_id, redis).key, execution_id)
             job = _job(job_id, redis)
             if job is not None and job.get_status(refresh=False) == JobStatus.STARTED:
                 requeue(job, queue, pipe)
