@@ -28,7 +28,7 @@ from rq.worker import SimpleWorker
 
 from config import reaper
 from config.retries import Backoff
-from eaglefeed.errors import RetryableError, UsageError
+from eaglefeed.errors import EaglefeedError, RetryableError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +158,9 @@ class QueueWorker(SimpleWorker):
                 log.warning("not ready: %s; again in %.1f s", error, seconds)
                 self.heartbeat()
                 self.stopping.wait(seconds)
+            except EaglefeedError as error:  # nothing that waiting mends: RQ would show a traceback and exit with 0
+                log.error("%s", error)
+                raise SystemExit(error.exit_code) from error
 
     @contextmanager
     def _heartbeat(self, job: Job, execution: Execution) -> Iterator[None]:
