@@ -126,14 +126,12 @@ class QueueWorker(SimpleWorker):
             return False
         except BaseException as error:
             if self.recover(job, error):
-                self._finalize_success(job, queue, execution, None)
-                return True
+                return self._finish(job, queue, execution, None)
             log.error("job %s failed for good: %s", job.id, error)
             self._finalize_failure(job, queue, execution, sys.exc_info())
             return False
-        self._finalize_success(job, queue, execution, value)
         self.backoff.reset()
-        return True
+        return self._finish(job, queue, execution, value)
 
     def hand_back(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> None:
         """Put the job at the head of its queue again, in one transaction."""
@@ -144,6 +142,13 @@ class QueueWorker(SimpleWorker):
             pipe.execute()
 
     # What is behind it.
+
+    def _finish(self, job: Job, queue: Queue, execution: Execution, value: Any) -> bool:
+        try:
+            self._finalize_success(job, queue, execution, value)
+        except ValueError as error:  # RQ's word for an execution that is gone
+            log.warning("job %s is done, but was taken for dead meanwhile and runs again: %s", job.id, error)
+        return True
 
     def _require_listed(self, job: Job) -> None:
         if job.func_name not in self.job_functions:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from redis import Redis
 from rq.exceptions import NoSuchJobError
 from rq.executions import ExecutionRegistry
+from rq.executions import ExecutionRegistry
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job, JobStatus
 from rq.queue import Queue
@@ -33,6 +34,7 @@ def reap(redis: Redis, queue: Queue) -> list[str]:
 def requeue(job: Job, queue: Queue, pipe: Any) -> None:
     """Put a job at the head of its queue, within the caller's transaction."""
     job.set_status(JobStatus.QUEUED, pipeline=pipe)
+    pipe.delete(ExecutionRegistry(job.id, connection=pipe).key)
     pipe.persist(job.key)
     queue.push_job_id(job.id, pipeline=pipe, at_front=True)
 

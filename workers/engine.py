@@ -48,6 +48,13 @@ class Engine:
         self._timeout = httpx.Timeout(timeout_seconds, connect=10)
         self._next = itertools.count()
 
+    def is_answering(self) -> bool:
+        """Whether every replica's server lives. A busy one does: ``/health`` waits behind the forwards, this does not."""
+        try:
+            return all(httpx.get(f"{url}/model_info", timeout=self._timeout).status_code == 200 for url in self.urls)
+        except httpx.HTTPError:
+            return False
+
     def is_healthy(self) -> bool:
         """Whether every replica answers ``/health``."""
         try:

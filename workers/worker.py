@@ -40,7 +40,7 @@ class EngineWorker(QueueWorker):
     def get_ready(self) -> None:
         """The engine answers and, after each absence, has passed its proof again."""
         engine = jobs.this_node().engine
-        if not engine.is_healthy():
+        if not engine.is_answering():
             self._is_proved = False
             self._publish("down")
             raise EngineGone(f"the engine at {', '.join(engine.urls)} does not answer")
@@ -52,7 +52,7 @@ class EngineWorker(QueueWorker):
 
     def is_alive(self) -> bool:
         """A live process in front of a dead engine is no sign of life."""
-        alive = jobs.this_node().engine.is_healthy()
+        alive = jobs.this_node().engine.is_answering()
         self._publish("ready" if alive else "down")
         return alive
 
