@@ -169,7 +169,8 @@ class Spool:
 def _sizes(path: Path) -> dict[str, int]:
     """Bytes on the disk below ``path`` by the batch that a file's name begins with ("" for other files)."""
     sizes: dict[str, int] = {}
-    for folder, _, names in os.walk(path):
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name != _RESERVED]
         for name in names:
             try:
                 num_bytes = (Path(folder) / name).stat().st_size
