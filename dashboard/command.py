@@ -72,6 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(128)  # whoever reads the address that is printed next can connect at once
     except OSError as error:
         listener.close()
         raise EnvironmentFault(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port") from error

@@ -55,7 +55,7 @@ class Page:
         self.dark = ui.dark_mode(THEMES[self.theme])
         with ui.element("div").classes("page"):
             self._header()
-            with ui.element("main") as main:
+            with ui.element("div") as main:  # NiceGUI's own page element is the <main>
                 self.state = ui.html("", sanitize=False).classes("state").props("role=status aria-live=polite")
                 self.nothing = ui.html(panels.NOTHING_YET, sanitize=False, tag="section").classes("card")
                 with ui.element("div") as self.body:

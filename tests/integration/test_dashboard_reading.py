@@ -64,7 +64,7 @@ def test_a_poll_costs_redis_under_two_milliseconds(redis: Redis, samples: int) -
     play(redis, Scene(unique=samples, samples_per_minute=max(1, samples // 60), waiting=200))
     pipe = redis.pipeline(transaction=False)
     for _ in range(samples // 100):
-        pipe.sadd(names.known_key(Scene.run), *(uuid.uuid4().bytes for _ in range(100)))
+        pipe.sadd(names.known_key(Scene().run), *(uuid.uuid4().bytes for _ in range(100)))
     pipe.execute()
     first, later = [], []
     for _ in range(7):
