@@ -9,7 +9,6 @@ from typing import Any, cast
 from redis import Redis
 from rq.exceptions import NoSuchJobError
 from rq.executions import ExecutionRegistry
-from rq.executions import ExecutionRegistry
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job, JobStatus
 from rq.queue import Queue

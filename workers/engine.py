@@ -49,7 +49,7 @@ class Engine:
         self._next = itertools.count()
 
     def is_answering(self) -> bool:
-        """Whether every replica's server lives. A busy one does: ``/health`` waits behind the forwards, this does not."""
+        """Whether every replica's server lives; unlike ``/health`` this does not wait behind a long forward."""
         try:
             return all(httpx.get(f"{url}/model_info", timeout=self._timeout).status_code == 200 for url in self.urls)
         except httpx.HTTPError:
