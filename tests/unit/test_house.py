@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 CHECKOUT = Path(__file__).parents[2]
 MAY_IMPORT = {
