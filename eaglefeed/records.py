@@ -39,7 +39,7 @@ def sample_id(token_ids: npt.ArrayLike) -> str:
 
 
 def batch_id(sample_ids: Iterable[str]) -> str:
-    """blake2b-128 over the sample ids in order, in hex: the id of a job, of its shard and of its manifest."""
+    """blake2b-128 over a run's name and sample ids in order, in hex: the id of a job, of its shard and manifest."""
     return hashlib.blake2b("".join(sample_ids).encode(), digest_size=16).hexdigest()
 
 
@@ -90,7 +90,8 @@ class Batch:
     def __post_init__(self) -> None:
         if not self.samples:
             raise CorruptData("a batch without samples")
-        object.__setattr__(self, "id", self.id or batch_id(sample.id for sample in self.samples))
+        # With the run's name: two runs over the same conversations share a Redis, and a batch's id is its job's.
+        object.__setattr__(self, "id", self.id or batch_id([self.run, *(sample.id for sample in self.samples)]))
 
     @property
     def num_tokens(self) -> int:
