@@ -87,5 +87,6 @@ def _arguments(manifest: Manifest) -> Iterator[bytes | int | str]:
     yield len(ids)
     yield from map(bytes.fromhex, ids)
     for field, amount in amounts(manifest).items():
-        yield field
-        yield amount
+        if amount:
+            yield field
+            yield amount
