@@ -43,6 +43,10 @@ class DiskCache:
             return None
         return data
 
+    def has(self, name: str) -> bool:
+        """Whether there are bytes under ``name`` now; another process may remove them any time."""
+        return self._path(name).exists()
+
     def put(self, name: str, data: bytes) -> bool:
         """Keep ``data``; False when it is larger than the limit or the disk has no room: a cache may fail."""
         if len(data) > self.max_bytes:

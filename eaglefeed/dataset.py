@@ -37,7 +37,6 @@ from eaglefeed.records import LossMask, TokenIds, sample_id
 from eaglefeed.selection import select_rows
 from eaglefeed.shard import SampleStates, read_sample
 from eaglefeed.stores import open_store
-from eaglefeed.threads import in_order
 
 IntArray = npt.NDArray[np.int64]
 DEFAULT_CACHE_BYTES = 64 << 30
@@ -170,11 +169,11 @@ class Dataset:
         """The samples as stored: token ids uint32, mask uint8, states' bit patterns ``[T, K+1, H]``. Needs no torch."""
         rows = [self._row(number) for number in numbers]
         ranges = [self._range(row) for row in rows]
-        blobs = self.reader.read(ranges)
-        if len(rows) == 1 or self.threads == 1:
-            return [self._decode(*each, self.threads) for each in zip(rows, ranges, blobs, strict=True)]
-        work = zip(rows, ranges, blobs, strict=True)
-        return list(in_order(lambda each: self._decode(*each), work, min(self.threads, len(rows))))
+        # One sample alone is decoded by all threads; several are decoded by as many threads as fetch them.
+        threads = self.threads if len(rows) == 1 else 1
+        return self.reader.read_each(
+            ranges, lambda place, blob: self._decode(rows[place], ranges[place], blob, threads)
+        )
 
     def tokens(self, numbers: Sequence[int]) -> list[tuple[TokenIds, LossMask]]:
         """Token ids and loss mask alone, a small range of each sample; the ids are checked against the sample's id.
@@ -244,7 +243,7 @@ class Dataset:
             index.stored_checksums[row].decode(),
         )
 
-    def _decode(self, row: int, place: ByteRange, blob: bytes | memoryview, threads: int = 1) -> SampleStates:
+    def _decode(self, row: int, place: ByteRange, blob: memoryview, threads: int = 1) -> SampleStates:
         stored = self.index.stored_sample(row)
         try:
             return read_sample(blob, stored, self.identity, self._buffer(stored), threads)
@@ -255,7 +254,7 @@ class Dataset:
                 return read_sample(blob, stored, self.identity, self._buffer(stored), threads)
             raise CorruptData(f"{self.reader.url}/{place.key}: {error}") from error
 
-    def _tokens(self, row: int, place: ByteRange, blob: bytes | memoryview) -> tuple[TokenIds, LossMask]:
+    def _tokens(self, row: int, place: ByteRange, blob: memoryview) -> tuple[TokenIds, LossMask]:
         stored = self.index.stored_sample(row)
         token_ids = np.frombuffer(blob[: 4 * stored.num_tokens], "<u4").astype(np.uint32)
         mask = np.frombuffer(blob[4 * stored.num_tokens :], np.uint8).copy()

@@ -1,19 +1,21 @@
 """Byte ranges of shards: neighbours read as one, several requests at once, and what was read kept on the local disk.
 
-A reader may be pickled (``spawn``) and forked: connections and threads are made anew in each process.
+A reader may be pickled (``spawn``) and forked: connections are made anew in each process.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from eaglefeed.cache import DiskCache
 from eaglefeed.stores import Store, open_store
+from eaglefeed.threads import in_order
+
+Result = TypeVar("Result")
 
 GAP_BYTES = 128 << 10
 """Ranges closer than this are read as one: bytes between them cost less than a second request."""
@@ -53,24 +55,33 @@ class RangeReader:
         self.url, self.cache, self.requests = url, cache, requests
         self._local = _Process()
 
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes | memoryview]:
+    def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """The bytes of each range, in the order asked for.
 
         Raises:
             FileNotFoundError, CorruptData, StoreUnavailable: as the store's ``get_range``.
         """
-        found: list[bytes | memoryview | None] = [self._cached(each) for each in ranges]
-        missing = [place for place, data in enumerate(found) if data is None]
-        merged = coalesce([ranges[place] for place in missing])
-        for (request, members), data in zip(merged, self._fetch([request for request, _ in merged]), strict=True):
-            view = memoryview(data)
-            for member in members:
-                wanted = ranges[missing[member]]
-                part = view[wanted.start - request.start : wanted.end - request.start]
-                found[missing[member]] = part
-                if self.cache is not None:
-                    self.cache.put(self._cache_name(wanted), bytes(part))
-        return [data for data in found if data is not None]
+        return self.read_each(ranges, lambda place, data: data)
+
+    def read_each(self, ranges: Sequence[ByteRange], work: Callable[[int, memoryview], Result]) -> list[Result]:
+        """``work(place, bytes)`` of each range, in order; a thread that fetched a request works on it at once.
+
+        So one request is on its way while another's samples are decoded. Raises what ``read`` and ``work`` do.
+        """
+        results: dict[int, Result] = {}
+        tasks = self._tasks(ranges)
+        inner = max(1, self.requests // max(1, len(tasks)))
+
+        def run(task: tuple[ByteRange, list[int]]) -> None:
+            request, members = task
+            data = self._bytes(request)
+            parts = [(place, self._part(ranges[place], request, data)) for place in members]
+            done = in_order(lambda part: work(*part), parts, min(inner, len(parts)))
+            results.update(zip(members, done, strict=True))
+
+        for _ in in_order(run, tasks, min(self.requests, len(tasks))):
+            pass
+        return [results[place] for place in range(len(ranges))]
 
     def forget(self, wanted: ByteRange) -> bool:
         """Drop a cached copy that turned out damaged; whether there is a cache to have held one."""
@@ -83,15 +94,27 @@ class RangeReader:
         """This process's own store: connections must not be shared with a parent's."""
         return self._local.store(self.url)
 
-    def _fetch(self, requests: Sequence[ByteRange]) -> list[bytes]:
-        store = self.store()
-        if len(requests) < 2 or self.requests < 2:
-            return [store.get_range(each.key, each.start, each.end) for each in requests]
-        pool = self._local.pool(self.requests)
-        return list(pool.map(lambda each: store.get_range(each.key, each.start, each.end), requests))
+    def _tasks(self, ranges: Sequence[ByteRange]) -> list[tuple[ByteRange, list[int]]]:
+        """What the cache holds one by one, the rest joined with its neighbours."""
+        if self.cache is None:
+            return coalesce(ranges)
+        kept = [place for place, each in enumerate(ranges) if self.cache.has(self._cache_name(each))]
+        missing = sorted(set(range(len(ranges))) - set(kept))
+        joined = coalesce([ranges[place] for place in missing])
+        return [(ranges[place], [place]) for place in kept] + [
+            (request, [missing[member] for member in members]) for request, members in joined
+        ]
 
-    def _cached(self, wanted: ByteRange) -> bytes | None:
-        return None if self.cache is None else self.cache.get(self._cache_name(wanted))
+    def _part(self, wanted: ByteRange, request: ByteRange, data: memoryview) -> memoryview:
+        """The wanted bytes of a request's, kept in the cache."""
+        part = data[wanted.start - request.start : wanted.end - request.start]
+        if self.cache is not None and not self.cache.has(self._cache_name(wanted)):
+            self.cache.put(self._cache_name(wanted), bytes(part))
+        return part
+
+    def _bytes(self, request: ByteRange) -> memoryview:
+        cached = None if self.cache is None else self.cache.get(self._cache_name(request))
+        return memoryview(cached or self.store().get_range(request.key, request.start, request.end))
 
     def _cache_name(self, wanted: ByteRange) -> str:
         return f"{self.url}/{wanted.cache_name}"
@@ -123,13 +146,12 @@ def _joins(request: ByteRange, wanted: ByteRange) -> bool:
 
 
 class _Process:
-    """What belongs to one process: its store and its threads."""
+    """What belongs to one process: its store, whose connections no other may use."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._store: Store | None = None
-        self._pool: ThreadPoolExecutor | None = None
 
     def store(self, url: str) -> Store:
         with self._own():
@@ -137,13 +159,7 @@ class _Process:
                 self._store = open_store(url)
             return self._store
 
-    def pool(self, threads: int) -> ThreadPoolExecutor:
-        with self._own():
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(threads, "eaglefeed-fetch")
-            return self._pool
-
     def _own(self) -> threading.Lock:
         if self._pid != os.getpid():
-            self.__init__()  # type: ignore[misc]  # after a fork: the parent's threads and sockets are not ours
+            self.__init__()  # type: ignore[misc]  # after a fork: the parent's sockets are not ours
         return self._lock
