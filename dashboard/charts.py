@@ -67,7 +67,7 @@ def queue_sentence(numbers: Numbers) -> str:
 
 
 def spool_sentence(numbers: Numbers) -> str:
-    now = ", ".join(f"{node.name} {node.spool_fraction:.0%} full" for node in numbers.nodes) or "no node"
+    now = ", ".join(f"{node.name} {100 * node.spool_fraction:.0f} % full" for node in numbers.nodes) or "no node"
     return f"Spool over time. Now: {now}."
 
 

@@ -146,6 +146,7 @@ class Page:
         numbers = view.numbers
         run = numbers.run(self.run_name) if numbers else None
         self._show_state(view, run)
+        self.run_select.set_visibility(run is not None)
         self.nothing.set_visibility(run is None and not view.error)
         self.body.set_visibility(run is not None)
         if numbers is None or run is None:

@@ -10,7 +10,7 @@ from dashboard.figures import FULL_SPOOL, Node, Numbers, Run, Stage
 from dashboard.pipeline import stages
 
 NOTHING_YET = (
-    "<h2>Nothing has been enqueued yet</h2><p>This page fills as soon as a producer enqueues its first batch:</p>"
+    "<h2>What to do now</h2><p>This page fills as soon as a producer enqueues its first batch:</p>"
     "<p><code>eaglefeed produce conversations.jsonl --run run.toml</code></p>"
 )
 
@@ -87,7 +87,7 @@ def find_troubles(numbers: Numbers, run: Run) -> list[str]:
         found.append("No node has reported: start an engine and its workers.")
     rejected = run.counts.get("rejected", 0)
     if rejected > 0.05 * max(1, run.stored + rejected):
-        found.append(f"{rejected / (run.stored + rejected):.0%} of the samples are rejected.")
+        found.append(f"{100 * rejected / (run.stored + rejected):.0f} % of the samples are rejected.")
     return found
 
 
@@ -98,7 +98,7 @@ def _node_troubles(node: Node) -> list[str]:
     elif node.engine_state in ("down", "paused"):
         found.append(f"Node {node.name} is {node.engine_state}: {node.message or 'no reason given'}.")
     if node.spool_fraction >= FULL_SPOOL:
-        found.append(f"The spool of node {node.name} is {node.spool_fraction:.0%} full: storage is behind.")
+        found.append(f"The spool of node {node.name} is {100 * node.spool_fraction:.0f} % full: storage is behind.")
     return found
 
 

@@ -163,7 +163,7 @@ def _nodes(numbers: Numbers) -> RenderableType:
             node.device,
             node.engine_version,
             state,
-            f"{node.spool_fraction:.0%} of {wording.size(node.spool_max_bytes)}",
+            f"{100 * node.spool_fraction:.0f} % of {wording.size(node.spool_max_bytes)}",
             wording.age(node.last_sample_seconds),
             node.message,
             style="" if state == "ready" else "yellow",

@@ -114,7 +114,7 @@ def test_a_stalled_run(browser: Any, dashboard: Dashboard, redis: Redis) -> None
     scene = Scene("stalled-run", quiet_minutes=9, engine_state="down", spool_fraction=0.93, rejected_per_minute=0)
     play(redis, scene)
     text = look(browser, dashboard, "", "Stalled")
-    for expected in ("Nothing was stored for", "although batches wait", "unknown", "gpu-01 is down", "93% full"):
+    for expected in ("Nothing was stored for", "although batches wait", "unknown", "gpu-01 is down", "93 % full"):
         assert expected in text
     keep_pictures(browser, dashboard, "stalled", "Stalled")
 
