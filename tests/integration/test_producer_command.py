@@ -32,6 +32,7 @@ from eaglefeed.records import Batch
 from eaglefeed.stores import open_store
 from producer.enqueue import Enqueuer
 from producer.rows import Row
+from producer.templates import load_tokenizer
 from producer.tokens import Preparer
 from tests import chat_templates
 
@@ -202,7 +203,7 @@ def test_identical_input_gives_identical_batches(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, run_file: Path, redis_url: str, redis: Any
 ) -> None:
     """Batches and their order do not depend on how many processes tokenize."""
-    data = write_rows(tmp_path / "a.jsonl", [conversation(number, 1 + number % 4) for number in range(400)])
+    data = write_rows(tmp_path / "a.jsonl", [conversation(number, 1 + number % 4) for number in range(200)])
     produce(capsys, run_file, redis_url, data)
     serial = [batch.id for batch in batches(redis)]
     redis.flushdb()
@@ -416,17 +417,18 @@ def ids_of(rows: list[dict[str, Any]]) -> set[str]:
 
 
 def test_two_producers_killed_ten_times_enqueue_the_union_once(
-    tmp_path: Path, run_file: Path, redis_url: str, redis: Any
+    tmp_path: Path, model: Path, run_file: Path, redis_url: str, redis: Any
 ) -> None:
     """Overlapping files, SIGKILL at random moments, started again: each sample of the union is enqueued once."""
-    rows = [conversation(number, 1 + number % 3) for number in range(6000)]
-    one = write_rows(tmp_path / "one.jsonl", rows[:4000])
-    other = write_rows(tmp_path / "other.jsonl", rows[:1500:-1])
+    rows = [conversation(number, 1 + number % 3) for number in range(2400)]
+    one = write_rows(tmp_path / "one.jsonl", rows[:1600])
+    other = write_rows(tmp_path / "other.jsonl", rows[:600:-1])
     commands = [arguments(run_file, redis_url, one), arguments(run_file, redis_url, other)]
+    load_tokenizer(str(model))  # imported here once, not in each process
     moments = random.Random(4)
     for _ in range(10):
         # After some more samples, at any point of whatever the two are doing then.
-        enough = redis.scard(names.known_key(RUN)) + moments.randint(20, 400)
+        enough = redis.scard(names.known_key(RUN)) + moments.randint(10, 100)
         processes = [_start(command) for command in commands]
         wait_until(lambda: redis.scard(names.known_key(RUN)) >= enough)  # noqa: B023  # called in this round only
         for process in processes:
@@ -435,13 +437,13 @@ def test_two_producers_killed_ten_times_enqueue_the_union_once(
         for process in processes:
             process.join(30)
             process.close()
-    assert redis.scard(names.known_key(RUN)) < 5900, "they were done before the last kill"
+    assert redis.scard(names.known_key(RUN)) < 2300, "they were done before the last kill"
     for process in [_start(command) for command in commands]:
         process.join(120)
         assert process.exitcode == 0
         process.close()
     expected = ids_of(rows)
-    assert len(expected) > 5900
+    assert len(expected) > 2300
     assert sample_counts(redis) == Counter(expected)
     assert redis.scard(names.known_key(RUN)) == counters.read(redis, RUN)["unique"] == len(expected)
 
