@@ -33,8 +33,8 @@ EXAMPLE = """example:
   eaglefeed bench engine --run config/smollm2.toml --json"""
 
 MIN_TOKENS, MAX_TOKENS = 256, 1024
-STOCK_SHARE = 8
-"""One prompt in so many goes through SGLang's own return: it is the slow one, and its rate does not depend on count."""
+STOCK_PROMPTS = 4
+"""So many prompts go through SGLang's own return: it is the slow one, and its rate does not depend on count."""
 
 _SAMPLE_SECONDS = 0.05
 
@@ -115,7 +115,7 @@ def _measure(
     rounds: int,
     progress: Progress,
 ) -> Figures:
-    tokens, few = sum(prompt.num_tokens for prompt in prompts), prompts[:: max(1, len(prompts) // STOCK_SHARE)]
+    tokens, few = sum(prompt.num_tokens for prompt in prompts), prompts[:: max(1, len(prompts) // STOCK_PROMPTS)]
     folder, name = Path(settings.spool.path) / settings.name, batch_id(prompt.id for prompt in prompts)
     asyncio.run(_generate(engine.urls[0], prompts, False))  # the first pass pays for memory and kernels
     answers: list[Any] = []

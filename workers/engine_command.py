@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -27,6 +28,7 @@ EXAMPLE = """example:
 
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20.0
+_PR_SET_PDEATHSIG = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +47,7 @@ def main(parsed: argparse.Namespace) -> int:
     replicas = range(settings.engine.replicas)
     launches = [engine_launch(settings, identity, spool, parsed.host, parsed.port + index, index) for index in replicas]
     (spool / settings.name).mkdir(parents=True, exist_ok=True)
-    processes = EngineProcesses(launches)
-    with processes:
+    with contextlib.suppress(KeyboardInterrupt), EngineProcesses(launches) as processes:
         urls = [f"http://{parsed.host}:{parsed.port + index}" for index in replicas]
         processes.wait_until_ready(urls, settings.engine.start_timeout_seconds)
         shake_hands(Engine(urls, settings.engine.request_timeout_seconds), identity, spool)
@@ -55,22 +56,25 @@ def main(parsed: argparse.Namespace) -> int:
             f"layers={','.join(map(str, identity.layer_ids))} pid={','.join(str(p.pid) for p in processes.running)}",
             flush=True,
         )
-        return processes.wait()
+        processes.wait()
+    return 0
 
 
 class EngineProcesses:
-    """SGLang's processes as a process group each, so that a replica ends whole: no orphan keeps a GPU or a port."""
+    """SGLang's processes, a group for each replica, so that it ends whole: no orphan keeps a GPU or a port.
+
+    While they run, SIGTERM is a KeyboardInterrupt, as SIGINT is; when this process dies without a word, Linux tells
+    the replicas.
+    """
 
     def __init__(self, launches: list[Launch], output: IO[Any] | None = None) -> None:
         self._launches = launches
         self._output = output
-        self._stopping = False
-        self._previous: dict[int, Any] = {}
+        self._previous: Any = signal.SIG_DFL
         self.running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> EngineProcesses:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._on_signal)
+        self._previous = signal.signal(signal.SIGTERM, _interrupt)
         for launch in self._launches:
             self.running.append(
                 subprocess.Popen(
@@ -79,11 +83,14 @@ class EngineProcesses:
                     stdout=self._output,
                     stderr=self._output,
                     start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             )
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A second signal must not leave the job half done.
+        held = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGTERM, signal.SIGINT)]
         for process in self.running:
             process.terminate()  # SGLang drains; what outlives it goes with its group
         deadline = time.monotonic() + _STOP_SECONDS
@@ -93,7 +100,7 @@ class EngineProcesses:
         self._signal_groups(signal.SIGKILL)
         for process in self.running:
             process.wait()
-        for number, handler in self._previous.items():
+        for number, handler in [*held, (signal.SIGTERM, self._previous)]:
             signal.signal(number, handler)
 
     def wait_until_ready(self, urls: list[str], timeout_seconds: float) -> None:
@@ -108,22 +115,16 @@ class EngineProcesses:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def wait(self) -> int:
-        """Until a signal (0) or until a replica ends (EngineGone)."""
-        while not self._stopping:
+    def wait(self) -> None:
+        """Until a replica ends; raises EngineEnded then, KeyboardInterrupt at a signal."""
+        while True:
             self._require_running()
             time.sleep(_POLL_SECONDS)
-        return 0
 
     def _require_running(self) -> None:
-        if self._stopping:
-            raise KeyboardInterrupt
         for process in self.running:
             if process.poll() is not None:
                 raise EngineEnded(f"the engine ended with exit code {process.returncode}; its log is above")
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
 
     def _signal_groups(self, number: int) -> None:
         for process in self.running:
@@ -131,6 +132,16 @@ class EngineProcesses:
                 os.killpg(process.pid, number)
             except ProcessLookupError:
                 continue
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    """In the child before it becomes SGLang: SIGTERM when its parent is gone, even by SIGKILL."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:

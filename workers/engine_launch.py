@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config.model_identity import model_folder
 from config.run import EngineSettings, RunSettings
+from eaglefeed.errors import UsageError
 from eaglefeed.identity import RunIdentity
 from workers.sglang_plugin.faults import CHUNK_TOKENS
 from workers.sglang_plugin.plan import command_line_ids, plan_capture
@@ -17,6 +18,8 @@ from workers.sglang_plugin.settings import FAULT_VARIABLE, VARIABLE, PluginSetti
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_FOLDER = CHECKOUT / "workers" / "sglang_plugin" / "dist"
 CPU_FORWARDS_IN_POOL = 4
+_NO_GRAPHS = ("--cuda-graph-backend-decode=disabled", "--cuda-graph-backend-prefill=disabled")
+"""Nothing is decoded, and a graph's buffers are written again before their rows have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ def engine_launch(
     settings: RunSettings, identity: RunIdentity, spool: Path, host: str, port: int, replica: int = 0
 ) -> Launch:
     """What starts one replica, with its dumps in ``<spool>/<run>``."""
+    if settings.engine.store_post_norm:
+        raise UsageError(
+            "engine.store_post_norm: a second final state is not stored; the post-norm state is computed from the "
+            "stored one with the run's final_norm.safetensors (eaglefeed.open(..., final='post_norm'))"
+        )
     device = device_of(settings.engine)
     plugin = PluginSettings(
         run=settings.name,
@@ -73,6 +81,7 @@ def _common(settings: RunSettings, identity: RunIdentity, host: str, port: int) 
         *("--host", host),
         *("--port", str(port)),
         "--skip-tokenizer-init",
+        "--sleep-on-idle",  # SGLang spins otherwise, and takes a core from whoever feeds it
         *([] if _fault() == "radix-cache" else ["--disable-radix-cache"]),
         *("--chunked-prefill-size", str(_chunk_tokens(engine))),
         *("--max-prefill-tokens", str(prefill_tokens(settings))),
@@ -106,13 +115,13 @@ def _cpu(settings: RunSettings) -> list[str]:
         # off, SGLang's own choice turns negative and start-up fails (reference/sglang.md).
         *("--max-total-tokens", str(pool)),
         *("--mem-fraction-static", str(engine.memory_fraction or 0.3)),
-        "--disable-cuda-graph",
+        *_NO_GRAPHS,
     ]
 
 
 def _cuda(settings: RunSettings) -> list[str]:
     engine = settings.engine
-    arguments = ["--disable-cuda-graph"]
+    arguments = list(_NO_GRAPHS)
     if engine.max_total_tokens:
         arguments += ["--max-total-tokens", str(engine.max_total_tokens)]
     if engine.memory_fraction is not None:

@@ -46,9 +46,9 @@ def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) ->
     path = _dump_path(answer, folder)
     dump = _read(path)
     check_request(dump, answer.sample, identity, batch_id)
-    check_answer(dump, answer)
     check_captured_layers(answer, identity)
     check_rows_belong(dump, answer.sample)
+    check_answer(dump, answer)
     check_states(dump)
     check_pre_norm(dump, folder)
     return path

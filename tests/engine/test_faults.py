@@ -26,7 +26,7 @@ EXPECTED = {
     "states-zeroed": "all-zero",
     "one-nan": "not-finite",
     "final-norm-applied": "final-norm-applied",
-    "token-ids-altered": "token-digest",
+    "token-ids-altered": "token-ids",
 }
 
 ALSO_BY_PARITY = {"layers-shifted": "parity: layer 1", "final-norm-applied": "parity: final state before the norm"}

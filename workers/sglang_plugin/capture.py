@@ -98,7 +98,7 @@ def keep_layer_input(module: Any, args: Any, kwargs: Any) -> None:
 
 def logits_forward(original: Callable[..., Any], processor: Any, input_ids: Any, *a: Any, **k: Any) -> Any:
     """Hook: attach the forward's rows to its output."""
-    batch = k.get("logits_metadata", a[2] if len(a) > 2 else None)
+    batch: Any = k.get("logits_metadata", a[2] if len(a) > 2 else None)
     _forward.states = None
     faults.die_of_poison(batch)
     try:

@@ -139,6 +139,12 @@ HOOKS: tuple[Hook, ...] = (
         "answers held back are never sent",
     ),
     Hook(
+        f"{_SCHEDULER}.maybe_sleep_on_idle",
+        "receipts.sleep_on_idle",
+        ("self",),
+        "answers held back wait a second longer when nothing else arrives",
+    ),
+    Hook(
         f"{_SCHEDULER}.abort_request",
         "receipts.abort_request",
         ("self", "recv_req"),

@@ -54,9 +54,15 @@ def before_ingest(original: Callable[..., Any], scheduler: Any, *args: Any, **kw
         layers.apply_fault()
     if _held:
         release()
-        if _held and not scheduler.waiting_queue and scheduler.running_batch.is_empty():
-            time.sleep(_IDLE_SECONDS)  # leave the core to the writers while there is nothing to compute
     return original(scheduler, *args, **kwargs)
+
+
+def sleep_on_idle(original: Callable[..., Any], scheduler: Any) -> Any:
+    """Hook: sleep until the next request, but not on answers that wait for the disk; leave them the core."""
+    if _held:
+        time.sleep(_IDLE_SECONDS)
+        return None
+    return original(scheduler)
 
 
 def release() -> None:
