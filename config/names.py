@@ -57,6 +57,16 @@ def run_key(run: str) -> str:
     return f"eaglefeed:{run}:settings"
 
 
+def state_key(run: str) -> str:
+    """STRING: paused, cancelled or closed; absent while the run is open (``config/run_state.py``)."""
+    return f"eaglefeed:{run}:state"
+
+
+def suspicion_key(run: str, batch_id: str) -> str:
+    """STRING: JSON of which samples of a batch may have ended an engine (``workers/suspicion.py``)."""
+    return f"eaglefeed:{run}:suspicion:{batch_id}"
+
+
 RUNS_KEY = "eaglefeed:runs"
 NODES_KEY = "eaglefeed:nodes"
 """ZSET: node names by when they were heard of last."""
@@ -70,3 +80,16 @@ def node_key(node: str) -> str:
 def depth_key(minute: int) -> str:
     """STRING: JSON of queue and spool depths in that minute, sampled by a dashboard (``dashboard/depths.py``)."""
     return f"eaglefeed:depth:{minute}"
+
+
+def owner_key(node: str) -> str:
+    """STRING with a time to live: which spool the node's name belongs to (``config/nodes.py``)."""
+    return f"eaglefeed:node-owner:{node}"
+
+
+BREAKER_PREFIX = "eaglefeed:breaker:"
+
+
+def breaker_key(node: str, queue: str) -> str:
+    """HASH: failures in a row of a node's workers of one queue (``config/breaker.py``)."""
+    return f"{BREAKER_PREFIX}{node}|{queue}"

@@ -9,41 +9,40 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from redis import Redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
+from rq.exceptions import StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.utils import now
-from rq.worker import SimpleWorker
 
-from config import reaper
-from config.retries import Backoff
-from eaglefeed.errors import EaglefeedError, RetryableError, UsageError
+from config import letters, reaper
+from config.breaker import Breaker
+from config.heartbeat import HEARTBEAT_TTL_SECONDS, Heartbeat, Reaping
+from config.patient_worker import PatientWorker
+from config.queued_job import QueuedJob
+from config.redis_checks import check_redis
+from config.retries import is_transient
+from config.secrets import redact, redact_logs
+from eaglefeed.errors import EaglefeedError, UsageError
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL_SECONDS = 5.0
-HEARTBEAT_TTL_SECONDS = 20
 WORKER_TTL_SECONDS = 30
-REDIS_RETRIES = 60
-"""With pauses of up to 3 s, a Redis that is away for two minutes is waited for."""
 
 
 class NotListed(UsageError):
     """A job names a function that this worker does not run."""
 
 
-class QueueWorker(SimpleWorker):
+class NothingWhole(EaglefeedError):
+    """Not one sample of a batch came through."""
+
+
+class QueueWorker(PatientWorker):
     """A worker of exactly one queue. Subclasses list their job functions and say when they are ready.
 
     Raises:
@@ -53,18 +52,15 @@ class QueueWorker(SimpleWorker):
     job_functions: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.update(serializer=JSONSerializer, worker_ttl=WORKER_TTL_SECONDS)
+        kwargs.update(serializer=JSONSerializer, worker_ttl=WORKER_TTL_SECONDS, job_class=QueuedJob)
         super().__init__(*args, **kwargs)
         if len(self.queues) != 1:
             raise UsageError(f"one queue a worker, not {', '.join(self.queue_names())}: a kill would lose jobs")
-        self.connection.set_retry(Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), REDIS_RETRIES))
-        self.stopping = threading.Event()
-        self.backoff = Backoff()
 
     # What a subclass says.
 
     def get_ready(self) -> None:
-        """Open and prove what jobs need; called at the start, and again after a RetryableError.
+        """Open and prove what jobs need; called before each job.
 
         Raises RetryableError to be called again later.
         """
@@ -74,127 +70,149 @@ class QueueWorker(SimpleWorker):
         return True
 
     def around_job(self, job: Job) -> Any:
-        """A context manager around each job, entered before it counts as started."""
-        return _nothing()
+        """A context manager around each job, entered when its heartbeat beats already."""
+        return nullcontext()
 
     def recover(self, job: Job, error: BaseException) -> bool:
         """Whether a job that failed for good has been replaced by another one, and so is done."""
         return False
 
+    def breaker(self) -> Breaker | None:
+        """What stops this node's workers of this queue when everything fails."""
+        return None
+
+    def on_pause(self, error: BaseException, message: str) -> None:
+        """Called when the worker begins to wait, with why; ``message`` holds no secret."""
+
     # What RQ calls.
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
-        """Import the job module first, so that a broken one shows its own error, then work."""
+        """Import the job module first, so that a broken one shows its own error; look at Redis; then work."""
         for function in self.job_functions:
             importlib.import_module(function.rpartition(".")[0])
-        threading.Thread(target=self._reap_for_ever, name="reaper", daemon=True).start()
+        self.patiently(lambda: check_redis(self.connection), "look at Redis's settings")
+        Reaping(self.connection, self.queues[0], self.stopping).start()
         return bool(super().work(*args, **kwargs))
 
-    def clean_registries(self) -> None:
-        """RQ's own cleaning would fail abandoned jobs; the reaper hands them back instead."""
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        super().bootstrap(*args, **kwargs)
+        redact_logs()
 
     def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> Any:
         """Take no job before this worker can do it: somebody else may."""
-        self._wait_until_ready()
-        return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
+        while True:
+            self._wait_until_ready()
+            if self.stopping.is_set():
+                raise StopRequested()
+            try:
+                return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
+            except StopRequested:
+                raise
+            except Exception as error:
+                self.pause_for(error)
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         return HEARTBEAT_TTL_SECONDS
 
-    def handle_warm_shutdown_request(self) -> None:
-        self.stopping.set()
-
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run one job under its heartbeat."""
-        execution = self.prepare_execution(job)
-        with self._heartbeat(job, execution):
+        execution = self.patiently(lambda: self.prepare_execution(job), f"begin job {job.id}")
+        self._rest_seconds = 0.0
+        with Heartbeat(self, job, execution):
             self.perform_job(job, queue, execution)
-        self.set_state("idle")
+        self.stopping.wait(self._rest_seconds)  # somebody else may take what was handed back meanwhile
+        self.patiently(lambda: self.set_state("idle"), "say that it is idle")
 
     def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
-        """Done, failed for good, or handed back: a RetryableError or a second signal costs the job nothing."""
+        """Done, failed for good, or handed back: a transient fault or a second signal costs the job nothing."""
         try:
             self._require_listed(job)
             self.prepare_job_execution(job, remove_from_intermediate_queue=True)
             job.started_at = now()
             with self.around_job(job):
                 value = job.perform()
-        except (RetryableError, SystemExit) as error:
+        except SystemExit as error:
+            self.connection.set_retry(self.no_patience)
             self.hand_back(job, queue, execution, error)
-            if isinstance(error, SystemExit):
-                raise
-            return False
+            raise
         except BaseException as error:
-            if self.recover(job, error):
-                return self._finish(job, queue, execution, None)
-            log.error("job %s failed for good: %s", job.id, error)
-            self._finalize_failure(job, queue, execution, sys.exc_info())
-            return False
-        self.backoff.reset()
-        return self._finish(job, queue, execution, value)
+            return self._conclude(job, queue, execution, error)
+        self._finish(job, queue, execution)
+        self._tell_breaker(value)
+        return True
 
     def hand_back(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> None:
         """Put the job at the head of its queue again, in one transaction."""
-        log.warning("job %s is handed back: %s", job.id, error or "told to stop")
+        log.warning("job %s is handed back: %s", job.id, redact(str(error)) or "told to stop")
         with self.connection.pipeline() as pipe:
             self.cleanup_execution(job, pipeline=pipe, execution=execution)
             reaper.requeue(job, queue, pipe)
+            letters.note_hand_back(job, error, pipe)
             pipe.execute()
 
     # What is behind it.
 
-    def _finish(self, job: Job, queue: Queue, execution: Execution, value: Any) -> bool:
+    def _conclude(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> bool:
+        """A job that raised: handed back, replaced, or a dead letter."""
+        if is_transient(error):
+            self.patiently(lambda: self.hand_back(job, queue, execution, error), f"hand back job {job.id}")
+            self._rest_seconds = self.backoff.next_seconds()
+            return False
+        if self.patiently(lambda: self.recover(job, error), f"replace job {job.id}"):
+            self._finish(job, queue, execution)
+            return True
+        log.error("job %s failed for good: %s", job.id, redact(str(error)))
+        self.patiently(lambda: self._bury(job, queue, execution, error), f"write the dead letter of job {job.id}")
+        self._tell_breaker(error)
+        return False
+
+    def _bury(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> None:
+        letters.note_death(job, error, self.connection)
+        self._finalize_failure(job, queue, execution, (type(error), error, error.__traceback__))
+        self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """RQ would log the job's whole arguments."""
+
+    def handle_job_failure(self, job: Job, queue: Queue, *args: Any, exc_string: str = "", **kwargs: Any) -> None:
+        super().handle_job_failure(job, queue, *args, exc_string=redact(exc_string), **kwargs)
+
+    def _finish(self, job: Job, queue: Queue, execution: Execution) -> None:
         try:
-            self._finalize_success(job, queue, execution, value)
+            self.patiently(lambda: self._finalize_success(job, queue, execution, None), f"end job {job.id}")
         except ValueError as error:  # RQ's word for an execution that is gone
             log.warning("job %s is done, but was taken for dead meanwhile and runs again: %s", job.id, error)
-        return True
+        self.backoff.reset()
 
-    def _require_listed(self, job: Job) -> None:
+    def _tell_breaker(self, outcome: Any) -> None:
+        """A job that did nothing whole (0), or died, counts against the node; any other outcome is a success."""
+        breaker = self.breaker()
+        if breaker is None:
+            return
+        if outcome == 0:
+            outcome = NothingWhole("every sample of a batch was rejected")
+        if isinstance(outcome, BaseException):
+            self.patiently(lambda: breaker.failed(redact(str(outcome))), "count a failure")
+        else:
+            self.patiently(breaker.succeeded, "count a success")
+
+    def _require_listed(self, job: QueuedJob) -> None:
+        job.require_fit()
         if job.func_name not in self.job_functions:
-            raise NotListed(f"{job.func_name!r} is not among {', '.join(sorted(self.job_functions))}")
+            raise NotListed(f"{str(job.func_name)[:200]!r} is not among {', '.join(sorted(self.job_functions))}")
 
     def _wait_until_ready(self) -> None:
         while not self.stopping.is_set():
             try:
+                breaker = self.breaker()
+                if breaker is not None:
+                    breaker.require_closed()
                 return self.get_ready()
-            except RetryableError as error:
-                seconds = self.backoff.next_seconds()
-                log.warning("not ready: %s; again in %.1f s", error, seconds)
-                self.heartbeat()
-                self.stopping.wait(seconds)
-            except EaglefeedError as error:  # nothing that waiting mends: RQ would show a traceback and exit with 0
-                log.error("%s", error)
-                raise SystemExit(error.exit_code) from error
-
-    @contextmanager
-    def _heartbeat(self, job: Job, execution: Execution) -> Iterator[None]:
-        done = threading.Event()
-        thread = threading.Thread(target=self._beat_until, args=(done, job, execution), name="heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _beat_until(self, done: threading.Event, job: Job, execution: Execution) -> None:
-        while not done.wait(HEARTBEAT_INTERVAL_SECONDS):
-            try:
-                if self.is_alive():
-                    self.maintain_heartbeats(job, execution)
-            except RedisError as error:
-                log.warning("no heartbeat: %s", error)
-
-    def _reap_for_ever(self) -> None:
-        redis: Redis = self.connection
-        while not self.stopping.wait(HEARTBEAT_INTERVAL_SECONDS):
-            try:
-                reaper.reap(redis, self.queues[0])
-            except RedisError as error:
-                log.warning("cannot look for abandoned jobs: %s", error)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+            except EaglefeedError as error:
+                if not is_transient(error):  # nothing that waiting mends: RQ would show a traceback and exit with 0
+                    log.error("%s", redact(str(error)))
+                    raise SystemExit(error.exit_code) from error
+                self.on_pause(error, redact(str(error)))
+                self.pause_for(error)
+            except Exception as error:
+                self.pause_for(error)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from rq.job import Job, JobStatus
 
 from config import names, nodes, queues
+from config.breaker import Breaker
 from config.environment import node_name
 from config.queue_worker import QueueWorker
 from eaglefeed.errors import DumpsSpoilt, UsageError
@@ -34,8 +35,16 @@ class StorageWorker(QueueWorker):
             raise UsageError(f"this node's queue is {own!r} (EAGLEFEED_NODE), not {self.queue_names()}")
         self._is_open = False
 
+    def breaker(self) -> Breaker:
+        limit = this_node().settings.workers.failures_before_pause
+        return Breaker(self.connection, node_name(), names.store_queue(node_name()), limit)
+
+    def on_pause(self, error: BaseException, message: str) -> None:
+        nodes.publish(self.connection, node_name(), {"message": message[:500]})
+
     def get_ready(self) -> None:
         """Store and spool are proved usable once; what a dead process left in the spool is cleared then."""
+        nodes.claim(self.connection, node_name(), nodes.spool_id(this_node().spool.path))
         if not self._is_open:
             cleared = clear_leftovers(this_node())
             log.info("spool %s: %s", this_node().folder, cleared)

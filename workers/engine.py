@@ -17,6 +17,10 @@ from eaglefeed.records import Sample
 _MAX_IN_FLIGHT = 512
 
 
+class EngineDied(EngineGone):
+    """The engine went away, or gave no sense, while it had the samples; one of them may be to blame."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """What the engine said of one sample.
@@ -92,8 +96,10 @@ class Engine:
         }
         try:
             response = await client.post(f"{url}/generate", json=question)
-        except httpx.HTTPError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise EngineGone(f"{url} does not answer: {type(error).__name__} {error}".rstrip()) from error
+        except httpx.HTTPError as error:
+            raise EngineDied(f"{url} went away: {type(error).__name__} {error}".rstrip()) from error
         return _read_answer(url, sample, rid, response)
 
 
@@ -101,7 +107,7 @@ def _read_answer(url: str, sample: Sample, rid: str, response: httpx.Response) -
     if response.status_code == 400:
         return Answer(sample, rid, error=response.text[:2000])
     if response.status_code != 200:
-        raise EngineGone(f"{url} answers {response.status_code}: {response.text[:500]}")
+        raise EngineDied(f"{url} answers {response.status_code}: {response.text[:500]}")
     meta = response.json()["meta_info"]
     finish = meta.get("finish_reason") or {}
     if finish.get("type") == "abort":

@@ -20,8 +20,10 @@ from eaglefeed.errors import CorruptData, ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.manifest import RejectedSampleRecord
 from eaglefeed.records import Batch, Sample
-from workers.engine import Answer, Engine
+from workers import suspicion
+from workers.engine import Answer, Engine, EngineDied
 from workers.proof import num_rows_of, prove
+from workers.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +47,20 @@ class Outcome:
     Attributes:
         dumps: sample id → file name in the run's folder of the spool, proved.
         failed: samples that are to be tried again, with why they failed last.
+        poison: samples that end engines, and are not asked for any more.
         receipt: of the last proved dump: which engine made this batch.
     """
 
     dumps: dict[str, str] = field(default_factory=dict)
     failed: dict[str, tuple[Sample, RejectedSampleRecord]] = field(default_factory=dict)
+    poison: list[RejectedSampleRecord] = field(default_factory=list)
     receipt: dict[str, Any] = field(default_factory=dict)
 
 
-def extract_batch(payload: dict[str, Any]) -> None:
+def extract_batch(payload: dict[str, Any]) -> int | None:
     """Steps 6 to 8 of a sample's life (docs/structure.md): ask the engine, prove, retry alone, reject, hand over.
+
+    Returns how many samples came through; None when an earlier delivery had handed the batch over.
 
     Raises:
         EngineGone, SpoolFull: nothing is lost; the job may run again.
@@ -65,10 +71,16 @@ def extract_batch(payload: dict[str, Any]) -> None:
         raise CorruptData(f"a batch of run {batch.run!r} on a node that serves {node.identity.run!r}")
     if is_handed_over(node, batch):
         log.info("batch %s waits for storage already", batch.id)
-        return
+        return None
     outcome = Outcome()
+    suspected = suspicion.read(node.redis, batch)
     try:
-        extract(node, batch, batch.samples, outcome)
+        with suspicion.turn(node.folder, alone=suspected.is_narrowing):
+            suspected = narrow(node, batch, suspected)
+            outcome.poison = suspicion.rejected(batch, suspected)
+            innocent = [sample for sample in batch.samples if sample.id not in suspected.poison]
+            if innocent:
+                extract(node, batch, innocent, outcome)
         for _ in range(node.attempts - 1):
             for sample, _ in list(outcome.failed.values()):
                 extract(node, batch, [sample], outcome)
@@ -76,11 +88,39 @@ def extract_batch(payload: dict[str, Any]) -> None:
         remove_dumps(node, outcome)
         raise
     hand_over(node, batch, payload, outcome)
+    suspicion.forget(node.redis, batch)
+    return len(outcome.dumps)
+
+
+def narrow(node: Node, batch: Batch, suspected: Suspicion) -> Suspicion:
+    """Probe a batch that engines died of, half by half, until the poison is found or all are cleared.
+
+    A probe that ends the engine raises EngineDied: the job comes back with what was found out.
+    """
+    while suspected.is_narrowing:
+        ids = suspected.probe()
+        log.warning("batch %s: an engine died twice of it; %d of its samples are probed", batch.id, len(ids))
+        probe = Outcome()
+        extract(node, batch, [sample for sample in batch.samples if sample.id in ids], probe)
+        remove_dumps(node, probe)
+        suspected = suspected.survived(ids)
+        suspicion.write(node.redis, batch, suspected)
+    return suspected
+
+
+def ask(node: Node, batch: Batch, samples: Sequence[Sample]) -> list[Answer]:
+    """The engine's answers; its death is written down against the samples."""
+    try:
+        return node.engine.ask(batch.id, samples)
+    except EngineDied:
+        before = suspicion.read(node.redis, batch)
+        suspicion.write(node.redis, batch, before.died([sample.id for sample in samples]))
+        raise
 
 
 def extract(node: Node, batch: Batch, samples: Sequence[Sample], outcome: Outcome) -> None:
     """Ask for samples, all in flight, and prove each answer on its own: a bad one leaves its neighbours be."""
-    for answer in node.engine.ask(batch.id, samples):
+    for answer in ask(node, batch, samples):
         sample = answer.sample
         try:
             path = prove(answer, node.identity, node.folder, batch.id)
@@ -118,7 +158,7 @@ def hand_over(node: Node, batch: Batch, payload: dict[str, Any], outcome: Outcom
         kwargs={
             "payload": payload,
             "dumps": outcome.dumps,
-            "rejected": [asdict(record) for _, record in outcome.failed.values()],
+            "rejected": [*map(asdict, outcome.poison), *(asdict(record) for _, record in outcome.failed.values())],
             "engine": {"node": node.name, **outcome.receipt},
         },
         job_id=f"store-{batch.id}",
