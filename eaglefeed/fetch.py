@@ -24,6 +24,9 @@ REQUEST_BYTES = 64 << 20
 """No coalesced request is longer (a single sample's may be)."""
 
 
+_ANNOUNCED_BYTES = 512 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class ByteRange:
     """The bytes ``start..end`` of the object ``key``; ``tag`` tells a cached copy from another's (a checksum)."""
@@ -71,6 +74,7 @@ class RangeReader:
         results: dict[int, Result] = {}
         tasks = self._tasks(ranges)
         inner = max(1, self.requests // max(1, len(tasks)))
+        self._announce([request for request, _ in tasks[1:]])
 
         def run(task: tuple[ByteRange, list[int]]) -> None:
             request, members = task
@@ -104,6 +108,13 @@ class RangeReader:
         return [(ranges[place], [place]) for place in kept] + [
             (request, [missing[member] for member in members]) for request, members in joined
         ]
+
+    def _announce(self, requests: Sequence[ByteRange]) -> None:
+        """Tell a store that can use it what comes next: a disk then reads while the first are decoded."""
+        will_need = getattr(self.store(), "will_need", None)
+        if will_need is not None and sum(each.num_bytes for each in requests) <= _ANNOUNCED_BYTES:
+            for each in requests:
+                will_need(each.key, each.start, each.end)
 
     def _part(self, wanted: ByteRange, request: ByteRange, data: memoryview) -> memoryview:
         """The wanted bytes of a request's, kept in the cache."""
