@@ -67,9 +67,10 @@ class EngineProcesses:
     the replicas.
     """
 
-    def __init__(self, launches: list[Launch], output: IO[Any] | None = None) -> None:
+    def __init__(self, launches: list[Launch], log: IO[Any] | None = None) -> None:
+        """``log``: where SGLang's words go, standard error by default; standard output has the one line alone."""
         self._launches = launches
-        self._output = output
+        self._log = log or sys.stderr
         self._previous: Any = signal.SIG_DFL
         self.running: list[subprocess.Popen[bytes]] = []
 
@@ -80,8 +81,8 @@ class EngineProcesses:
                 subprocess.Popen(
                     launch.command,
                     env={**os.environ, **launch.environment},
-                    stdout=self._output,
-                    stderr=self._output,
+                    stdout=self._log,
+                    stderr=self._log,
                     start_new_session=True,
                     preexec_fn=_end_with_parent,
                 )

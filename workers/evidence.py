@@ -14,6 +14,7 @@ from config.run import RunSettings
 from eaglefeed.dump import read_dump
 from eaglefeed.errors import ProofFailed
 from eaglefeed.identity import RunIdentity
+from eaglefeed.progress import Progress
 from eaglefeed.records import Sample, batch_id
 from workers.engine import Engine
 from workers.parity import Distance, against_reference, distance, states_of
@@ -55,10 +56,16 @@ class Evidence:
 
 
 def gather(
-    settings: RunSettings, identity: RunIdentity, engine: Engine, num_samples: int, whole: Evidence | None
+    settings: RunSettings,
+    identity: RunIdentity,
+    engine: Engine,
+    num_samples: int,
+    whole: Evidence | None = None,
+    progress: Progress | None = None,
 ) -> Evidence:
     """Ask for the prompts in every way; with ``whole`` given, this is the chunked engine compared with it."""
-    asker = Asker(engine, identity, Path(settings.spool.path) / settings.name)
+    progress = progress or Progress("prove", quiet=True)
+    asker = Asker(engine, identity, Path(settings.spool.path) / settings.name, progress)
     folder = model_folder(settings)
     prompts = prompts_of(folder, identity, num_samples)
     batch = asker.states(prompts)
@@ -85,17 +92,18 @@ def gather(
         shared_prefix=_prefix_apart(prompts, alone),
         whole_states=alone,
     )
+    progress.advance(0, step="asking transformers")
     return _against_transformers(settings, evidence, prompts, alone, asker.folder / FINAL_NORM_FILE)
 
 
 class Asker:
     """Asks the engine, proves each dump, reads and removes it; failures are kept, not raised."""
 
-    def __init__(self, engine: Engine, identity: RunIdentity, folder: Path) -> None:
+    def __init__(self, engine: Engine, identity: RunIdentity, folder: Path, progress: Progress) -> None:
         self.folder = folder
         self.failures: list[str] = []
         self.cached_tokens_max = -1
-        self._engine, self._identity = engine, identity
+        self._engine, self._identity, self._progress = engine, identity, progress
 
     def states(self, prompts: Sequence[Sample]) -> dict[str, Any]:
         """Sample id → float32 ``[T, K+1, H]``, for those whose dump can be read and has a row per token."""
@@ -112,6 +120,7 @@ class Asker:
                 if dump.header.num_tokens == answer.sample.num_tokens:
                     states[answer.sample.id] = states_of(dump)
                 path.unlink()
+        self._progress.advance(len(prompts), step="asking the engine")
         return states
 
 

@@ -29,7 +29,7 @@ def test_prove_passes(case: str, tmp_path: Path) -> None:
     """Whole, uncached, the same alone and in a batch, and every layer where transformers has it."""
     family, dtype, layers = CASES[case]
     with served(tiny_settings(family, tmp_path, dtype, model={"layers": layers})) as engine:
-        result = judge(gather(engine.settings, engine.identity, engine.engine, 8, None))
+        result = judge(gather(engine.settings, engine.identity, engine.engine, 8))
         assert result["verdict"] == "pass", result["breaches"]
         assert result["rows_equal_tokens"] is True
         assert result["cached_tokens_max"] == 0

@@ -59,7 +59,7 @@ def fault(fault_file: Path, request: pytest.FixtureRequest) -> Iterator[str]:
 def test_without_a_fault_all_passes(engine: Served) -> None:
     """The engine that the faults are put into is proved whole before: what is caught is the fault."""
     assert engine.refusals(PROMPTS) == []
-    result = judge(gather(engine.settings, engine.identity, engine.engine, 6, None))
+    result = judge(gather(engine.settings, engine.identity, engine.engine, 6))
     assert result["verdict"] == "pass", result["breaches"]
 
 
@@ -76,7 +76,7 @@ def test_the_workers_proof_catches(engine: Served, fault: str) -> None:
 @pytest.mark.parametrize("fault", EXPECTED, indirect=True)
 def test_prove_catches(engine: Served, fault: str) -> None:
     """``eaglefeed prove`` fails with a breach of this name."""
-    result = judge(gather(engine.settings, engine.identity, engine.engine, 6, None))
+    result = judge(gather(engine.settings, engine.identity, engine.engine, 6))
     assert result["verdict"] == "fail"
     assert any(breach.startswith(f"{EXPECTED[fault]}:") for breach in result["breaches"]), result["breaches"]
     if fault in ALSO_BY_PARITY:
@@ -104,7 +104,7 @@ def test_the_radix_cache_is_caught(tmp_path: Path) -> None:
             "30 rows for 130 tokens",
             "40 rows for 140 tokens",
         ]
-        result = judge(gather(engine.settings, engine.identity, engine.engine, 4, None))
+        result = judge(gather(engine.settings, engine.identity, engine.engine, 4))
         assert result["verdict"] == "fail"
         assert result["cached_tokens_max"] > 0
 

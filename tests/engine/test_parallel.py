@@ -29,6 +29,6 @@ def test_two_ranks(setting: str, num_writers: int, tmp_path: Path) -> None:
                 engine.prove(answer, SAMPLES)
                 writers.add(answer.receipt["process"])
         assert len(writers) == num_writers
-        result = judge(gather(engine.settings, engine.identity, engine.engine, 6, None))
+        result = judge(gather(engine.settings, engine.identity, engine.engine, 6))
         assert result["verdict"] == "pass", result["breaches"]
         assert engine.leftovers() == []
