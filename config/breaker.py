@@ -55,8 +55,21 @@ class Breaker:
 
 
 def close_all(redis: Redis) -> list[str]:
-    """Close every open or counting breaker; the nodes that go on."""
-    keys = list(redis.scan_iter(names.breaker_key("*", "*"), count=1000))
+    """Close every open or counting breaker; their nodes."""
+    keys = _keys(redis)
     if keys:
         redis.delete(*keys)
-    return sorted({key.decode().removeprefix(names.BREAKER_PREFIX).partition("|")[0] for key in keys})
+    return sorted(_nodes(keys))
+
+
+def open_nodes(redis: Redis) -> set[str]:
+    """The nodes whose breakers have counted a failure since the last success."""
+    return _nodes(_keys(redis))
+
+
+def _keys(redis: Redis) -> list[bytes]:
+    return list(redis.scan_iter(names.breaker_key("*", "*"), count=1000))
+
+
+def _nodes(keys: list[bytes]) -> set[str]:
+    return {key.decode().removeprefix(names.BREAKER_PREFIX).partition("|")[0] for key in keys}

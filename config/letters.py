@@ -12,6 +12,7 @@ from rq.job import Job
 from config import counters
 from config.environment import node_name
 from config.secrets import redact
+from eaglefeed.records import Batch
 
 MAX_REASON_CHARACTERS = 2000
 
@@ -48,6 +49,14 @@ def run_and_samples(job: Job) -> tuple[str, int]:
         return str(payload["run"]), len(payload["lengths"])
     except Exception:  # the letter of a job that nobody can read is written all the same
         return "", 0
+
+
+def sample_ids(job: Job) -> list[str]:
+    """Ids of the samples in a job's batch; [] for one that cannot be read."""
+    try:
+        return [sample.id for sample in Batch.from_payload(job.kwargs["payload"]).samples]
+    except Exception:  # as above
+        return []
 
 
 def _write(job: Job, pipe: Any, **facts: Any) -> None:

@@ -20,8 +20,8 @@ _REDIS_PASSES = (
     redis_errors.ClusterDownError,
     redis_errors.MasterDownError,
 )
-_REDIS_PASSES_BY_WORD = ("MISCONF", "NOREPLICAS", "TRYAGAIN", "UNKILLABLE")
-"""MISCONF: its disk is full."""
+_REDIS_PASSES_BY_WORD = ("MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED")
+"""MISCONF: its disk is full. UNBLOCKED: a master that became a replica while a worker waited for a job."""
 
 _DISK_PASSES = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
