@@ -85,6 +85,7 @@ class EngineSettings(_Section):
     store_post_norm: bool = False
     start_timeout_seconds: PositiveInt = 1800
     request_timeout_seconds: PositiveInt = 600
+    hang_timeout_seconds: PositiveInt = 120
     extra_args: tuple[str, ...] = ()
 
     @field_validator("extra_args", mode="before")

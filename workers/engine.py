@@ -21,6 +21,12 @@ class EngineDied(EngineGone):
     """The engine went away, or gave no sense, while it had the samples; one of them may be to blame."""
 
 
+class EngineEnded(EngineGone):
+    """The engine's process is gone."""
+
+    exit_code = 3
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """What the engine said of one sample.

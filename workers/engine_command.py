@@ -15,13 +15,15 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+import psutil
+
 from config.environment import setting_overrides
 from config.model_identity import run_identity
 from config.run import load_run
-from eaglefeed.errors import EngineGone, EnvironmentFault
-from workers.engine import Engine
+from eaglefeed.errors import EnvironmentFault
+from workers.engine import Engine, EngineEnded
 from workers.engine_launch import Launch, engine_launch
-from workers.handshake import shake_hands
+from workers.supervisor import Supervisor
 
 EXAMPLE = """example:
   eaglefeed engine --run config/smollm2.toml --port 30000"""
@@ -47,16 +49,25 @@ def main(parsed: argparse.Namespace) -> int:
     replicas = range(settings.engine.replicas)
     launches = [engine_launch(settings, identity, spool, parsed.host, parsed.port + index, index) for index in replicas]
     (spool / settings.name).mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(KeyboardInterrupt), EngineProcesses(launches) as processes:
-        urls = [f"http://{parsed.host}:{parsed.port + index}" for index in replicas]
-        processes.wait_until_ready(urls, settings.engine.start_timeout_seconds)
-        shake_hands(Engine(urls, settings.engine.request_timeout_seconds), identity, spool)
+    urls = [f"http://{parsed.host}:{parsed.port + index}" for index in replicas]
+
+    def say_ready(processes: EngineProcesses) -> None:
         print(
             f"engine ready: {','.join(urls)} {identity.engine} model={identity.model} "
             f"layers={','.join(map(str, identity.layer_ids))} pid={','.join(str(p.pid) for p in processes.running)}",
             flush=True,
         )
-        processes.wait()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        Supervisor(
+            start=lambda: EngineProcesses(launches),
+            urls=urls,
+            identity=identity,
+            spool=spool,
+            start_seconds=settings.engine.start_timeout_seconds,
+            hang_seconds=settings.engine.hang_timeout_seconds,
+            on_ready=say_ready,
+        ).run()
     return 0
 
 
@@ -109,23 +120,25 @@ class EngineProcesses:
         deadline = time.monotonic() + timeout_seconds
         engine = Engine(urls, timeout_seconds=5)
         while not engine.is_healthy():
-            self._require_running()
+            self.require_running()
             if time.monotonic() > deadline:
                 raise EnvironmentFault(
                     f"the engine did not answer within {timeout_seconds:.0f} s (engine.start_timeout_seconds)"
                 )
             time.sleep(_POLL_SECONDS)
 
-    def wait(self) -> None:
-        """Until a replica ends; raises EngineEnded then, KeyboardInterrupt at a signal."""
-        while True:
-            self._require_running()
-            time.sleep(_POLL_SECONDS)
-
-    def _require_running(self) -> None:
+    def require_running(self) -> None:
+        """Raises EngineEnded when a replica, or a part of one, has ended."""
         for process in self.running:
             if process.poll() is not None:
                 raise EngineEnded(f"the engine ended with exit code {process.returncode}; its log is above")
+            if _has_dead_part(process.pid):
+                self.kill()
+                raise EngineEnded(f"a process of the engine (pid {process.pid}) ended; its log is above")
+
+    def kill(self) -> None:
+        """End every replica at once, with all its parts."""
+        self._signal_groups(signal.SIGKILL)
 
     def _signal_groups(self, number: int) -> None:
         for process in self.running:
@@ -145,17 +158,18 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _has_dead_part(pid: int) -> bool:
+    """Whether a child of SGLang's server is dead: it does not always notice (a scheduler killed for memory)."""
+    with contextlib.suppress(psutil.Error):
+        return any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process(pid).children())
+    return False
+
+
 def free_port() -> int:
     """A port that is free on loopback now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-class EngineEnded(EngineGone):
-    """The engine's process is gone."""
-
-    exit_code = 3
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def shake_hands(engine: Engine, identity: RunIdentity, spool: Path) -> None:
     tokens = np.arange(3, dtype=np.uint32) % identity.vocab_size
     sample = Sample(tokens, np.zeros(3, np.uint8))
     for url in engine.urls:
-        (answer,) = Engine([url], 120).ask(batch_id([sample.id]), [sample])
+        (answer,) = Engine([url], min(engine.timeout_seconds, 120)).ask(batch_id([sample.id]), [sample])
         if "file" not in answer.receipt:
             said = answer.error or answer.receipt.get("detail") or "no receipt in the answer"
             raise EnvironmentFault(f"{url}: eaglefeed's hooks are not active in this engine: {said}")
