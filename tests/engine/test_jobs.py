@@ -17,7 +17,8 @@ from eaglefeed.records import Batch, Sample
 from eaglefeed.stores import open_store
 from storage import node as storage_node
 from storage.jobs import store_batch
-from tests.engine.engines import Served, prompts, served, tiny_settings, with_prefix
+from tests.engine.conftest import CHUNK_TOKENS, FaultSwitch
+from tests.engine.engines import Served, prompts, with_prefix
 from workers import jobs
 
 NODE = "engine-tests"
@@ -71,21 +72,20 @@ def stored(engine: Served, batch: Batch, handed: dict[str, Any], store: str) -> 
 
 
 def test_no_short_dump_of_a_prefix_cache_is_stored(
-    node: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    radix_engine: Served, node: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Conversations that share a long system prompt, the radix cache on, past the start-up proof.
 
     Whole ones are stored; each short one is rejected and named with its two lengths; nothing short is in the shard.
     """
-    with served(tiny_settings("llama", tmp_path), "radix-cache") as engine:
-        serve_as_node(engine, tmp_path, monkeypatch)
-        system, *turns = prompts([200, 20, 30, 40, 50], seed=21)
-        conversations = with_prefix(system, turns)
-        engine.refusals(conversations[:1])  # the prefix is in the cache now
-        others = prompts([70, 90], seed=22)
-        batch, handed = extracted(engine, conversations + others, node)
-        assert set(handed["dumps"]) == {sample.id for sample in others}
-        manifest = stored(engine, batch, handed, str(tmp_path / "store"))
+    serve_as_node(radix_engine, tmp_path, monkeypatch)
+    system, *turns = prompts([200, 20, 30, 40, 50], seed=21)
+    conversations = with_prefix(system, turns)
+    radix_engine.refusals(conversations[:1])  # the prefix is in the cache now
+    others = prompts([70, 90], seed=22)
+    batch, handed = extracted(radix_engine, conversations + others, node)
+    assert set(handed["dumps"]) == {sample.id for sample in others}
+    manifest = stored(radix_engine, batch, handed, str(tmp_path / "store"))
     assert {sample.id for sample in manifest.samples} == {sample.id for sample in others}
     assert all(sample.num_rows == sample.num_tokens for sample in manifest.samples)
     assert {record.id for record in manifest.rejected} == {sample.id for sample in conversations}
@@ -96,18 +96,33 @@ def test_no_short_dump_of_a_prefix_cache_is_stored(
 
 
 def test_no_short_dump_of_stock_chunking_is_stored(
-    node: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faulty_engine: Served, switch: FaultSwitch, node: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts longer than a chunk, in SGLang's own way of keeping the last chunk: the same."""
-    with served(tiny_settings("llama", tmp_path), "stock-chunking") as engine:
-        serve_as_node(engine, tmp_path, monkeypatch)
-        long, short = prompts([100, 300, 500], seed=23), prompts([20], seed=24)
-        batch, handed = extracted(engine, long + short, node)
-        manifest = stored(engine, batch, handed, str(tmp_path / "store"))
-        assert jobs.is_handed_over(jobs.this_node(), batch)
-        jobs.extract_batch(batch.to_payload())  # a second delivery asks nothing again
+    serve_as_node(faulty_engine, tmp_path, monkeypatch)
+    switch.set("stock-chunking")
+    long, short = prompts([100, 300, 500], seed=23), prompts([20], seed=24)
+    batch, handed = extracted(faulty_engine, long + short, node)
+    assert jobs.is_handed_over(jobs.this_node(), batch)
+    jobs.extract_batch(batch.to_payload())  # a second delivery asks nothing again
+    manifest = stored(faulty_engine, batch, handed, str(tmp_path / "store"))
     assert all(sample.num_rows == sample.num_tokens for sample in manifest.samples)
-    assert {sample.id for sample in long} == {record.id for record in manifest.rejected}
+    assert {sample.id for sample in long} <= {record.id for record in manifest.rejected}
     for record in manifest.rejected:
         assert record.reason == "short-dump"
-        assert 0 < record.num_rows <= 64 < record.num_tokens
+        assert 0 < record.num_rows <= CHUNK_TOKENS
+
+
+def test_a_sample_that_fails_once_is_tried_again_alone(
+    faulty_engine: Served, switch: FaultSwitch, node: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows swapped between requests of one forward: alone, each sample has its own, and all are stored."""
+    serve_as_node(faulty_engine, tmp_path, monkeypatch)
+    switch.set("rows-swapped")
+    samples = prompts([48, 48, 48], seed=25)
+    batch, handed = extracted(faulty_engine, samples, node)
+    assert set(handed["dumps"]) == {sample.id for sample in samples}
+    assert handed["rejected"] == []
+    manifest = stored(faulty_engine, batch, handed, str(tmp_path / "store"))
+    assert {sample.id for sample in manifest.samples} == {sample.id for sample in samples}
+    assert faulty_engine.leftovers() == []
