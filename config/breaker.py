@@ -1,7 +1,7 @@
 """The circuit breaker: a node where everything fails stops, instead of turning a data set into dead letters.
 
 Failures in a row are counted in Redis, over all of a node's workers of one queue. A success sets the count back; an
-open breaker stays open, over restarts too, until a person has looked: ``eaglefeed run-state RUN resume``.
+open breaker stays open, over restarts too, until a person has looked: ``eaglefeed run-state resume --run RUN.toml``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Breaker:
         if failures is not None and int(failures) >= self.limit:
             raise NodePaused(
                 f"node {self.node} is paused after {int(failures)} failures in a row on {self.queue!r}, the last: "
-                f"{(reason or b'').decode('utf-8', 'replace')}. Mend it, then `eaglefeed run-state RUN resume`"
+                f"{(reason or b'').decode('utf-8', 'replace')}. Mend it, then "
+                "`eaglefeed run-state resume --run RUN.toml`"
             )
 
 

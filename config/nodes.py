@@ -43,6 +43,17 @@ def publish(redis: Redis, node: str, fields: dict[str, str | int | float]) -> No
         pipe.execute()
 
 
+def device_name(setting: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """What an engine with ``engine.device = setting`` runs on: ``cpu``, or ``NVIDIA H200 x 8`` by the driver's word."""
+    if setting == "cpu":
+        return "cpu"
+    texts = [path.read_text("utf-8", "replace") for path in sorted(gpus.glob("*/information"))]
+    models = [line.partition(":")[2].strip() for text in texts for line in text.splitlines() if "Model:" in line]
+    if not models:
+        return "cpu" if setting == "auto" else setting
+    return models[0] if len(models) == 1 else f"{models[0]} x {len(models)}"
+
+
 def claim(redis: Redis, node: str, spool_id: str) -> None:
     """Hold the node's name for this spool, until ``OWNER_TTL_SECONDS`` after the last call.
 

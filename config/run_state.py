@@ -34,7 +34,7 @@ def require_extracting(redis: Redis, run: str) -> None:
     """Raises RunPaused unless GPU nodes may take the run's batches."""
     state = read_state(redis, run)
     if state != "open":
-        raise RunPaused(f"run {run!r} is {state}; `eaglefeed run-state RUN resume` lets it go on")
+        raise RunPaused(f"run {run!r} is {state}; `eaglefeed run-state resume --run RUN.toml` lets it go on")
 
 
 def require_producing(redis: Redis, run: str) -> None:
@@ -42,6 +42,6 @@ def require_producing(redis: Redis, run: str) -> None:
     state = read_state(redis, run)
     if state in ("cancelled", "closed"):
         raise UsageError(
-            f"run {run!r} is {state}: nothing is added to it. `eaglefeed run-state RUN resume` opens it again; "
-            "or choose another [run] name"
+            f"run {run!r} is {state}: nothing is added to it. "
+            "`eaglefeed run-state resume --run RUN.toml` opens it again; or choose another [run] name"
         )

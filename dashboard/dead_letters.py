@@ -1,81 +1,93 @@
-"""Dead letters: batches whose last attempt failed, with why; and another chance for one of them."""
+"""Dead letters as the page shows them, and another chance for one of them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
+import json
+import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
-from rq import Queue
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.registry import FailedJobRegistry
-from rq.serializers import JSONSerializer
 
-from eaglefeed.errors import UsageError
+from config.secrets import redact
+from storage import dead
 
 SHOWN_PER_QUEUE = 25
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]+@")
+MAX_REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One batch in RQ's failed registry; ``failed_at`` is RQ's UTC text."""
+    """One batch that was given up; ``where`` is its queue, node and attempts, ``failed_at`` UTC text."""
 
     job_id: str
     queue: str
     description: str
+    where: str
     failed_at: str
     reason: str
 
 
 def list_dead(redis: Redis, queues: Iterable[str], limit: int = SHOWN_PER_QUEUE) -> tuple[DeadLetter, ...]:
-    """The latest dead letters of each queue, without RQ's own clean-up (which writes)."""
+    """The latest dead letters of each queue: a few fields of each job, and nothing of RQ's clean-up (which writes)."""
     found = []
     for queue in queues:
-        ids = [_text(job_id) for job_id in _members(redis, queue, limit)]
+        ids = [_text(job_id) for job_id in _latest(redis, queue, limit)]
         pipe = redis.pipeline(transaction=False)
         for job_id in ids:
-            pipe.hmget(f"rq:job:{job_id}", "description", "ended_at")
+            pipe.hmget(f"rq:job:{job_id}", "description", "meta", "ended_at")
             pipe.xrevrange(f"rq:results:{job_id}", "+", "-", 1)
         answers = iter(pipe.execute())
-        for job_id in ids:
-            description, ended_at = (_text(value or b"") for value in next(answers))
-            found.append(DeadLetter(job_id, queue, description, ended_at, _reason(next(answers))))
+        found += [_letter(job_id, queue, next(answers), next(answers)) for job_id in ids]
     return tuple(found)
 
 
-def retry(redis: Redis, queue: str, job_id: str) -> None:
-    """Put one dead letter back at the end of its queue.
+def retry(redis: Redis, job_id: str) -> None:
+    """Put one dead letter back into its queue, as `eaglefeed dead retry` does.
 
     Raises UsageError when it is no dead letter (any more).
     """
-    registry = FailedJobRegistry(queue=Queue(queue, connection=redis, serializer=JSONSerializer))
-    try:
-        registry.requeue(job_id)
-    except (InvalidJobOperation, NoSuchJobError) as error:
-        raise UsageError(f"{job_id} is no dead letter of {queue} any more") from error
+    (letter,) = dead.choose(list(dead.read_letters(redis)), [job_id], everything=False)
+    dead.retry(redis, letter)
 
 
-def _members(redis: Redis, queue: str, limit: int) -> Any:
+def _latest(redis: Redis, queue: str, limit: int) -> Any:
     return redis.zrevrange(f"rq:failed:{queue}", 0, limit - 1)
 
 
-def _reason(results: Any) -> str:
-    """The last line of the last attempt's traceback: the error and its message, without passwords."""
-    if not results:
-        return "no result was kept"
-    packed = results[0][1].get(b"exc_string", b"")
+def _letter(job_id: str, queue: str, fields: Any, results: Any) -> DeadLetter:
+    description, meta_text, ended_at = (_text(value or b"") for value in fields)
+    meta = _meta(meta_text)
+    reason = f"{meta.get('kind', '')}: {meta['reason']}" if meta.get("reason") else _last_line(results)
+    where = [f"queue {queue}"]
+    where += [f"node {meta['node']}"] if meta.get("node") else []
+    where += [f"{meta['attempts']} deliveries"] if meta.get("attempts") else []
+    at = meta.get("failed_at")
+    failed_at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) if isinstance(at, float) else ended_at[:19]
+    return DeadLetter(job_id, queue, description, ", ".join(where), failed_at, redact(reason)[:MAX_REASON_CHARACTERS])
+
+
+def _meta(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_line(results: Any) -> str:
+    """The last line of the last attempt's traceback: the error and its message."""
+    packed = results[0][1].get(b"exc_string", b"") if results else b""
     try:
         trace = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "replace")
     except (binascii.Error, zlib.error, ValueError):
-        return "its traceback cannot be read"
+        return "no reason was kept"
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    return _PASSWORD.sub("***@", lines[-1])[:500] if lines else "no traceback"
+    return lines[-1] if lines else "no reason was kept"
 
 
 def _text(value: bytes | str) -> str:

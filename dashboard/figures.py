@@ -73,7 +73,8 @@ class Run:
 
     Attributes:
         waiting_batches: enqueued, and no manifest counted yet (queued, in work, or dead).
-        state: ``empty``, ``starting``, ``running``, ``stalled``, ``dead``, ``paused`` or ``done``.
+        state: ``empty``, ``starting``, ``running``, ``stalled``, ``dead``, ``done``, or what a person said
+            (``config/run_state.py``): ``paused``, ``cancelled``, ``closed``.
         quiet_seconds: since the last stored sample, to the minute; None when nothing was ever counted.
     """
 
@@ -186,9 +187,16 @@ def eta_seconds(counts: Mapping[str, int], window: Rates) -> float | None:
 
 
 def run_state(
-    counts: Mapping[str, int], waiting: int, quiet: float | None, queues: tuple[Queue, ...], nodes: tuple[Node, ...]
+    counts: Mapping[str, int],
+    waiting: int,
+    quiet: float | None,
+    queues: tuple[Queue, ...],
+    nodes: tuple[Node, ...],
+    said: str = "",
 ) -> str:
-    """One word for where a run stands."""
+    """One word for where a run stands; ``said`` is a person's word for it, "" while the run is open."""
+    if said:
+        return said
     if not counts.get("unique"):
         return "empty"
     if waiting <= 0:

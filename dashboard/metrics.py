@@ -21,7 +21,7 @@ _RUN_COUNTERS = {
     "retried": ("eaglefeed_attempts_retried", "Attempts that failed and were made again."),
     "dead": ("eaglefeed_samples_dead", "Samples given up."),
 }
-_STATES = ("empty", "starting", "running", "stalled", "dead", "paused", "done")
+_STATES = ("empty", "starting", "running", "stalled", "dead", "paused", "cancelled", "closed", "done")
 
 
 def render(numbers: Numbers, accept: str = "") -> tuple[bytes, str]:

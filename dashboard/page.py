@@ -160,7 +160,7 @@ class Page:
 
     def _show_state(self, view: View, run: Run | None) -> None:
         kind = "lost" if view.error else run.state if run else "empty"
-        self.state.classes(remove="lost empty starting running stalled dead paused done", add=kind)
+        self.state.classes(remove="lost empty starting running stalled dead paused cancelled closed done", add=kind)
         sentence = f"{run.name}: {wording.state(run)}" if run else wording.STATE_SENTENCES["empty"]
         self.state.set_content(escape(view.error + "; these are the last numbers" if view.error else sentence))
         if view.numbers:
@@ -196,20 +196,20 @@ class Page:
         with ui.element("div").classes("letter"):
             with ui.element("div"):
                 ui.html(escape(letter.reason), sanitize=False).classes("why")
-                ui.html(
-                    escape(f"{letter.description}, queue {letter.queue}, {letter.failed_at[:19]} UTC"), sanitize=False
-                )
+                sentence = f"{letter.description}, {letter.where}, {letter.failed_at} UTC"
+                ui.html(escape(sentence), sanitize=False)
                 ui.html(escape(letter.job_id), sanitize=False).classes("id")
             if self.may_act:
                 button = ui.html("Retry", sanitize=False, tag="button").classes("action")
-                button.props(f'type=button aria-label="Retry {letter.job_id[:12]}"')
+                button.props("type=button")
+                button.props["aria-label"] = f"Retry {letter.job_id[:12]}"
                 button.on("click", lambda _, letter=letter: self._retry(letter))
 
     async def _retry(self, letter: DeadLetter) -> None:
         if not self.may_act:
             return
         try:
-            await asyncio.to_thread(dead_letters.retry, self.watch.redis, letter.queue, letter.job_id)
+            await asyncio.to_thread(dead_letters.retry, self.watch.redis, letter.job_id)
             ui.notify(f"Batch {letter.job_id[:12]} is queued again", type="positive")
         except UsageError as error:
             ui.notify(str(error), type="warning")
@@ -222,7 +222,8 @@ def _fill(select: Any, options: dict[str, str], value: str) -> None:
     select.clear()
     with select:
         for key, text in options.items():
-            option = ui.html(escape(text), sanitize=False, tag="option").props(f'value="{key}"')
+            option = ui.html(escape(text), sanitize=False, tag="option")
+            option.props["value"] = key
             if key == value:
                 option.props("selected")
 

@@ -45,6 +45,9 @@ def until_when(run: Run, clock: str) -> str:
     detail = {
         "done": "every enqueued sample has its outcome",
         "empty": "nothing is enqueued",
+        "paused": "paused: `eaglefeed run-state resume` lets it go on",
+        "cancelled": "cancelled",
+        "closed": "complete and closed",
         "dead": "only dead letters are left: retry or drop them",
     }.get(run.state, f"about {clock} UTC, at the rate of the last 5 minutes" if clock else "nothing moves now")
     return (

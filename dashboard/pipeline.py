@@ -42,7 +42,7 @@ def stages(numbers: Numbers, run: Run | None) -> tuple[Stage, ...]:
 
 def narrow_stage(numbers: Numbers, run: Run | None) -> str | None:
     """The stage the others wait for: backpressure runs from right to left, so the rightmost full one is it."""
-    if run is None or run.state in ("empty", "done", "dead", "paused"):
+    if run is None or run.state in ("empty", "done", "dead", "paused", "cancelled", "closed"):
         return None
     extract = next((queue for queue in numbers.queues if queue.name == "extract"), Queue("extract"))
     store = [queue for queue in numbers.queues if queue.name.startswith("store.")]

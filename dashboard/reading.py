@@ -43,7 +43,7 @@ class Reader:
         for run in runs:
             pipe.hgetall(names.count_key(run))
             pipe.scard(names.counted_key(run))
-            pipe.get(names.run_key(run)) if run not in self._models else pipe.echo("")
+            pipe.mget(names.state_key(run), names.run_key(run))
             for minute in wanted[run]:
                 pipe.hgetall(names.minute_key(run, minute))
         for node in sorted(nodes):
@@ -59,7 +59,9 @@ class Reader:
             self._depths[minute] = json.loads(text) if text else {}
         self._forget(now, runs)
         found = [self._run(run, *counted[run], now, queues, found_nodes) for run in runs]
-        found.sort(key=lambda run: (run.state in ("empty", "done"), run.quiet_seconds or 0.0, run.name))
+        found.sort(
+            key=lambda run: (run.state in ("empty", "done", "cancelled", "closed"), run.quiet_seconds or 0.0, run.name)
+        )
         return Numbers(now, tuple(found), queues, found_nodes, dict(self._depths))
 
     def _names(self) -> tuple[list[str], dict[str, float], list[str]]:
@@ -87,13 +89,13 @@ class Reader:
                     break
         return [current - back for back in range(OPEN_MINUTES)] + closed
 
-    def _take_run(self, run: str, wanted: list[int], answers: Any) -> tuple[dict[str, int], int]:
-        counts, counted, settings = _integers(next(answers)), int(next(answers)), next(answers)
-        if settings:
+    def _take_run(self, run: str, wanted: list[int], answers: Any) -> tuple[dict[str, int], int, str]:
+        counts, counted, (said, settings) = _integers(next(answers)), int(next(answers)), next(answers)
+        if settings and run not in self._models:
             self._models[run] = str(json.loads(settings).get("model", {}).get("path", "")).rsplit("/", 1)[-1]
         for minute in wanted:
             self._minutes[run][minute] = _integers(next(answers))
-        return counts, counted
+        return counts, counted, _text(said or b"")
 
     def _queues(self, raw: list[_RawQueue], now: float) -> tuple[Queue, ...]:
         """Ages need the jobs' own hashes: one field of at most two jobs a queue."""
@@ -120,6 +122,7 @@ class Reader:
         run: str,
         counts: dict[str, int],
         counted: int,
+        said: str,
         now: float,
         queues: tuple[Queue, ...],
         nodes: tuple[Node, ...],
@@ -129,7 +132,7 @@ class Reader:
         waiting = max(0, counts.get("batches", 0) - counted)
         quiet = figures.quiet_seconds(minutes, now)
         eta = figures.eta_seconds(counts, found[figures.WINDOWS_MINUTES.index(figures.ETA_WINDOW_MINUTES)])
-        state = figures.run_state(counts, waiting, quiet, queues, nodes)
+        state = figures.run_state(counts, waiting, quiet, queues, nodes, said)
         return Run(run, counts, waiting, found, state, quiet, eta, self._models.get(run, ""), minutes)
 
     def _forget(self, now: float, runs: Iterable[str]) -> None:

@@ -35,6 +35,8 @@ _COLOURS = {
     "done": "green",
     "starting": "yellow",
     "paused": "yellow",
+    "cancelled": "yellow",
+    "closed": "green",
     "stalled": "red",
     "dead": "red",
 }

@@ -11,7 +11,9 @@ STATE_SENTENCES = {
     "running": "Running",
     "stalled": "Stalled: batches wait, and nothing has been stored",
     "dead": "Stopped: only dead letters are left",
-    "paused": "Paused",
+    "paused": "Paused: nodes take no further batch until `eaglefeed run-state resume`",
+    "cancelled": "Cancelled: nothing is added any more",
+    "closed": "Closed: complete, and nothing is added any more",
     "done": "Done: every enqueued sample has its outcome",
 }
 

@@ -115,7 +115,7 @@ class EngineWorker(QueueWorker):
             {
                 "engine_state": state,
                 "engine_version": jobs.this_node().identity.engine,
-                "device": "cpu" if self.settings.engine.device == "cpu" else "auto",
+                "device": nodes.device_name(self.settings.engine.device),
                 "message": message,
                 **self._spool_fields(usage),
             },

@@ -98,11 +98,11 @@ def test_dead_letters_show_their_reason_and_can_be_retried(redis: Redis) -> None
     (letter,) = dead_letters.list_dead(redis, ["extract"])
     assert "job payload version 0" in letter.reason
     assert letter.description == "run-a: 3 samples"
-    dead_letters.retry(redis, letter.queue, letter.job_id)
+    dead_letters.retry(redis, letter.job_id)
     assert dead_letters.list_dead(redis, ["extract"]) == ()
     assert redis.lrange("rq:queue:extract", 0, -1) == [letter.job_id.encode()]
-    with pytest.raises(UsageError, match="no dead letter"):
-        dead_letters.retry(redis, letter.queue, letter.job_id)
+    with pytest.raises(UsageError, match="0 dead letters"):
+        dead_letters.retry(redis, letter.job_id)
 
 
 def test_only_dead_letters_left_is_a_state_of_its_own(redis: Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from dashboard import charts, figures, metrics, panels, status
+from config import nodes
+from dashboard import charts, dead_letters, figures, metrics, panels, status, wording
 from dashboard.access import Access, is_loopback
-from dashboard.dead_letters import _PASSWORD
 from dashboard.figures import Node, Numbers, Queue, Run
 from dashboard.pipeline import narrow_stage, stages
 from eaglefeed import cli
@@ -115,6 +116,14 @@ def test_the_narrow_stage(queues: tuple[Queue, ...], nodes: tuple[Node, ...], ex
     assert [stage.name for stage in stages(numbers, run) if stage.is_narrow] == [expected]
 
 
+@pytest.mark.parametrize("said", ["paused", "cancelled", "closed"])
+def test_a_persons_word_for_a_run_goes_first(said: str) -> None:
+    """Whatever the numbers say, the page has a sentence for it and marks no stage."""
+    assert figures.run_state({"unique": 5}, 3, 900.0, (), (), said) == said
+    run = make_run({"unique": 9}, state=said)
+    assert wording.state(run) and narrow_stage(make_numbers(run, (Queue("extract", waiting=3),)), run) is None
+
+
 def test_nothing_is_narrow_when_all_is_done() -> None:
     """A finished run waits for nothing."""
     run = make_run({"unique": 9}, state="done")
@@ -204,8 +213,22 @@ def test_the_session_is_not_the_token_and_ends_with_it() -> None:
 
 
 def test_passwords_in_a_dead_letters_reason_are_hidden() -> None:
-    """An error that quotes an address shows it without its password."""
-    assert _PASSWORD.sub("***@", "cannot reach redis://user:s3cret@host:1/0") == "cannot reach redis://***@host:1/0"
+    """An error that quotes an address shows it without its password; broken meta is no reason to fail."""
+    meta = json.dumps({"reason": "cannot reach redis://user:s3cret@host:1/0", "kind": "EngineGone", "node": "n1"})
+    letter = dead_letters._letter("id", "extract", (b"r: 3 samples", meta.encode(), b""), [])
+    assert letter.reason == "EngineGone: cannot reach redis://***@host:1/0"
+    assert letter.where == "queue extract, node n1"
+    assert dead_letters._letter("id", "extract", (None, b"[", None), []).reason == "no reason was kept"
+
+
+def test_a_node_says_what_it_runs_on(tmp_path: Path) -> None:
+    """The driver's own words, counted; cpu where there is no GPU or none is wanted."""
+    for place in range(2):
+        (tmp_path / str(place)).mkdir()
+        (tmp_path / str(place) / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 5\n")
+    assert nodes.device_name("cuda", tmp_path) == "NVIDIA H200 x 2"
+    assert nodes.device_name("auto", tmp_path / "none") == "cpu"
+    assert nodes.device_name("cpu", tmp_path) == "cpu"
 
 
 def test_a_public_dashboard_without_a_token_does_not_start(
