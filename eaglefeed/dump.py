@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import struct
 import zlib
@@ -183,6 +184,13 @@ def read_dump(path: Path) -> Dump:
 def check_rows(dump: Dump) -> bool:
     """Whether the states are the bytes that the engine wrote."""
     return zlib.crc32(dump.states.data) == dump.header.rows_crc32
+
+
+def forget_pages(dump: Dump) -> None:
+    """Let the kernel take back the memory of a mapped dump's rows; they are read from the disk when touched again."""
+    mapped = getattr(dump.states, "_mmap", None)  # None for rows that are no map
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _write_all(descriptor: int, part: Any, offset: int) -> int:

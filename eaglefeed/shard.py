@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from eaglefeed import codec
 from eaglefeed.checksum import checksum, combine, crc32_text
-from eaglefeed.dump import Dump
+from eaglefeed.dump import Dump, forget_pages
 from eaglefeed.errors import CorruptData
 from eaglefeed.identity import RunIdentity
 from eaglefeed.manifest import StoredSample
@@ -38,6 +38,9 @@ from eaglefeed.tensor_header import ChunkEntry, TensorPlan, header_size, packed_
 from eaglefeed.tensor_header import pack_header as pack_tensor_header
 from eaglefeed.tensor_header import unpack_header as unpack_tensor_header
 from eaglefeed.threads import in_order
+
+_MAPPED_BYTES = 64 << 20
+"""Rows of a dump that stay mapped behind the encoder, at most about this much: a batch may be larger than memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +272,16 @@ def _write_sample(
     start = file.tell()
     file.seek(start + states.head_bytes)
     entries: list[ChunkEntry] = []
-    raw_crc32 = data_crc32 = 0
+    raw_crc32 = data_crc32 = mapped_bytes = 0
     for number in range(states.plan.num_chunks):
         chunk = chunk if number == 0 else next(rest)
         file.writelines(chunk.parts)
         chunk.release(pool)
         entries.append(chunk.entry)
+        mapped_bytes += chunk.raw_bytes
+        if mapped_bytes >= _MAPPED_BYTES or number == states.plan.num_chunks - 1:
+            forget_pages(states.dump)
+            mapped_bytes = 0
         raw_crc32 = combine(raw_crc32, chunk.raw_crc32, chunk.raw_bytes)
         data_crc32 = combine(data_crc32, chunk.entry.crc32, chunk.entry.num_bytes)
     if raw_crc32 != states.dump.header.rows_crc32:
