@@ -27,8 +27,8 @@ def check_redis(url: str) -> Iterator[Finding]:
     redis = Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS)
     shown = without_password(url)
     try:
-        info = cast("dict[str, Any]", redis.info())
-        settings = cast("dict[str, str]", _settings(redis))
+        info = redis.info()
+        settings = _settings(redis)
     except RedisError as error:
         yield Finding("redis", "wrong", f"{shown} does not answer: {error}", "start it, or set REDIS_URL")
         return
@@ -44,7 +44,7 @@ def check_clock(url: str) -> Iterator[Finding]:
     redis = Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS)
     try:
         before = time.time()
-        seconds, micros = cast("tuple[int, int]", redis.time())
+        seconds, micros = redis.time()
         offset = (before + time.time()) / 2 - (seconds + micros / 1e6)
     except RedisError:
         return  # the Redis check says so already
