@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
-from config.environment import redis_url, setting_overrides
+from config.environment import setting_overrides
 from config.model_identity import model_folder
 from config.queues import connect
 from config.run import RunSettings, load_run
+from config.run_state import require_producing
+from eaglefeed.errors import EnvironmentFault
 from eaglefeed.identity import RunIdentity
 from eaglefeed.progress import Progress
 from producer import report
@@ -73,12 +76,17 @@ def main(parsed: argparse.Namespace) -> int:
     sources = find_sources(parsed.data)
     if parsed.show:
         return show(recipe(settings, None), chosen_rows(sources, parsed.limit, parsed.seed), parsed.show)
-    redis = connect(parsed.redis)
-    require_redis(redis, parsed.redis or redis_url())
-    store = store_of(settings)
-    identity = register(settings, store, redis)
-    seed_from_store(redis, store, settings.name, parsed.quiet)
-    return _produce(parsed, settings, identity, redis, sources)
+    require_redis(parsed.redis)
+    redis, store = connect(parsed.redis), store_of(settings)
+    require_producing(redis, settings.name)
+    try:
+        identity = register(settings, store, redis)
+        seed_from_store(redis, store, settings.name, parsed.quiet)
+        return _produce(parsed, settings, identity, redis, sources)
+    except RedisError as error:
+        raise EnvironmentFault(
+            f"Redis went away or refused: {error}. The same command goes on where it stopped"
+        ) from error
 
 
 def load_settings(parsed: argparse.Namespace) -> RunSettings:
@@ -106,10 +114,7 @@ def _produce(
             settings.name,
             settings.data.max_queued_batches,
             parsed.priority,
-            on_wait=lambda waiting: progress.update(
-                production.tally.rows_settled,
-                waiting=f"{waiting} batches are queued, and max_queued_batches is {settings.data.max_queued_batches}",
-            ),
+            report.Pause(settings.data.max_queued_batches, parsed.quiet),
         )
         production = Production(redis, enqueuer, settings.data.batch_tokens, rejects, near.add if near else _ignore)
         try:

@@ -19,8 +19,8 @@ from producer.rows import Row
 from producer.templates import load_tokenizer
 from producer.tokens import Prepared, Preparer
 
-CHUNK_ROWS = 64
-CHUNK_BYTES = 512 << 10
+CHUNK_ROWS = 256
+CHUNK_BYTES = 1 << 20
 SMALL_INPUT_BYTES = 4 << 20
 """Below this, starting processes takes longer than the work."""
 

@@ -23,6 +23,7 @@ class Tally:
         rows_settled: rows whose fate is known; rows read but waiting for a full batch are not among them.
         skipped_stored: those of ``duplicate`` that were enqueued or stored before this command began.
         tokens, supervised_tokens: of unique samples.
+        tools_left_out: usable rows whose tool definitions the template does not show.
         tokens_lost: by ``truncate_turn``, ``truncate`` or ``too-long``.
     """
 
@@ -38,6 +39,7 @@ class Tally:
     shapes: Counter[str] = field(default_factory=Counter)
     truncated: Counter[str] = field(default_factory=Counter)
     tokens_lost: Counter[str] = field(default_factory=Counter)
+    tools_left_out: int = 0
     broken_files: list[str] = field(default_factory=list)
 
     def reject(self, row: Prepared) -> None:
@@ -52,6 +54,7 @@ class Tally:
         """Count what was found in a row, whatever becomes of it."""
         if row.shape:
             self.shapes[row.shape] += 1
+        self.tools_left_out += row.tools_left_out
         if row.cut:
             self.truncated[row.cut] += 1
             self.tokens_lost[row.cut] += row.tokens_lost
@@ -93,5 +96,6 @@ class Tally:
             "batches": self.batches,
             "enqueued": self.enqueued,
             "skipped_stored": self.skipped_stored,
+            "tools_left_out": self.tools_left_out,
             "shapes": dict(self.shapes.most_common()),
         }

@@ -22,6 +22,7 @@ PROBE_USER, PROBE_ANSWER, PROBE_TOOL = "Zwölf Boxkämpfer?", "Jagdfliegerbox", 
 PROBE_CALL = "probe0001"
 """Nine characters: Mistral's templates refuse other ids."""
 
+_ANSWER: Message = {"role": "assistant", "content": PROBE_ANSWER}
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -37,6 +38,7 @@ class Traits:
         header: what the generation prompt adds, ``<|im_start|>assistant\\n``; "" where it adds nothing.
         closing: from the end of an answer to the end of its last special token, ``<|im_end|>``; "" if there is none.
         takes_tool_calls: whether a call's arguments show up in the rendering.
+        takes_tools: whether tool definitions show up in the rendering.
         arguments_as_text: whether arguments must be JSON texts instead of objects.
         calls_without_content: whether a call shows up only where the content is None (DeepSeek-V3).
         takes_developer: whether the role ``developer`` is known.
@@ -45,6 +47,7 @@ class Traits:
     header: str
     closing: str
     takes_tool_calls: bool
+    takes_tools: bool
     arguments_as_text: bool
     calls_without_content: bool
     takes_developer: bool
@@ -111,7 +114,7 @@ class ChatTemplate:
     @cached_property
     def traits(self) -> Traits:
         if not self.source:
-            return Traits("", "", False, False, False, False)
+            return Traits("", "", False, False, False, False, False)
         ways = [(as_text, none) for as_text in (False, True) for none in (False, True)]
         working = next((way for way in ways if self._shows_call(*way)), None)
         as_text, none = working or (False, False)
@@ -119,6 +122,7 @@ class ChatTemplate:
             header=self._header(),
             closing=self._closing(),
             takes_tool_calls=working is not None,
+            takes_tools=self._shows_tools(),
             arguments_as_text=as_text,
             calls_without_content=none,
             takes_developer="developer" in self.source,
@@ -156,7 +160,7 @@ class ChatTemplate:
         return prompt.removeprefix(text) if prompt.startswith(text) else ""
 
     def _closing(self) -> str:
-        text = self.render(_exchange({"role": "assistant", "content": PROBE_ANSWER}))
+        text = self.render(_exchange(_ANSWER))
         return self.trimmed(text.rpartition(PROBE_ANSWER)[2])
 
     def _shows_call(self, arguments_as_text: bool, without_content: bool) -> bool:
@@ -167,6 +171,14 @@ class ChatTemplate:
         answer = {"role": "assistant", "content": None if without_content else "", "tool_calls": [call]}
         try:
             return PROBE_ANSWER in self.render(_exchange(answer))
+        except BadRow:
+            return False
+
+    def _shows_tools(self) -> bool:
+        parameters = {"type": "object", "properties": {}}
+        function = {"name": PROBE_TOOL, "description": PROBE_TOOL, "parameters": parameters}
+        try:
+            return PROBE_TOOL in self.render(_exchange(_ANSWER), [{"type": "function", "function": function}])
         except BadRow:
             return False
 

@@ -31,6 +31,7 @@ class Prepared:
     Attributes:
         tokens_lost: cut off by truncation, or all of a row rejected for its length.
         cut: ``truncate_turn`` or ``truncate`` where the sample was shortened.
+        tools_left_out: the row has tool definitions and the template (DeepSeek-V3's, for one) does not show them.
     """
 
     file: str
@@ -42,6 +43,7 @@ class Prepared:
     detail: str = ""
     tokens_lost: int = 0
     cut: str = ""
+    tools_left_out: bool = False
 
 
 @dataclass(slots=True)
@@ -106,7 +108,8 @@ class Preparer:
         except BadRow as problem:
             lost = problem.num_tokens if isinstance(problem, lengths.TooLong) else 0
             return Prepared(row.file, row.line, name, shape, None, problem.reason, problem.detail, lost)
-        return Prepared(row.file, row.line, name, shape, cut.sample, "", "", cut.tokens_lost, cut.how)
+        left_out = bool(draft.conversation and draft.conversation.tools) and not self.template.traits.takes_tools
+        return Prepared(row.file, row.line, name, shape, cut.sample, "", "", cut.tokens_lost, cut.how, left_out)
 
     def _certain_text(self, conversation: Conversation) -> str:
         """The rendered text where its turns can be found among the token ids alone; "" where they may not."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from redis import Redis
 from redis.exceptions import WatchError
@@ -26,9 +27,11 @@ from rq.serializers import JSONSerializer
 
 from config import counters, names
 from config.run import DataSettings
+from config.run_state import write_state
 from eaglefeed.cli import main as eaglefeed
+from eaglefeed.errors import UsageError
 from eaglefeed.manifest import Manifest, StoredSample, manifest_key, run_key
-from eaglefeed.records import Batch
+from eaglefeed.records import Batch, Sample
 from eaglefeed.stores import open_store
 from producer.enqueue import Enqueuer
 from producer.rows import Row
@@ -282,7 +285,7 @@ def test_no_more_than_max_queued_batches_wait(tmp_path: Path, model: Path, redis
     summary = json.loads(output)
     assert longest == 2
     assert summary["batches"] == len(taken) + redis.llen("rq:queue:extract") > 3
-    assert "max_queued_batches is 2" in error or "waiting" not in error
+    assert "paused: 2 batches are queued and data.max_queued_batches is 2" in error and "went on after" in error
 
 
 def test_another_identity_is_refused(
@@ -296,6 +299,30 @@ def test_another_identity_is_refused(
     assert eaglefeed(arguments(changed, redis_url, write_rows(data, [conversation(77)]))) == 2
     assert "max_length: 400 there, 300 here" in capsys.readouterr().err
     assert redis.llen("rq:queue:extract") == before
+
+
+def test_a_cancelled_run_takes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, run_file: Path, redis_url: str, redis: Any
+) -> None:
+    """Neither at the start nor when it is cancelled between two batches."""
+    data = write_rows(tmp_path / "a.jsonl", [conversation(1)])
+    write_state(redis, RUN, "cancelled")
+    assert eaglefeed(arguments(run_file, redis_url, data)) == 2
+    assert "is cancelled: nothing is added to it" in capsys.readouterr().err
+    sample = Sample(np.arange(5, dtype=np.uint32), np.ones(5, np.uint8))
+    with pytest.raises(UsageError, match="cancelled"):
+        Enqueuer(redis, RUN, 10).enqueue([sample])
+    assert redis.llen("rq:queue:extract") == 0 == redis.scard(names.known_key(RUN))
+
+
+def test_without_redis_the_command_says_where_it_looked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, run_file: Path
+) -> None:
+    """Exit code 3 within seconds, the address without its password."""
+    data = write_rows(tmp_path / "a.jsonl", [conversation(1)])
+    assert eaglefeed(arguments(run_file, "redis://:secret@127.0.0.1:1/0", data)) == 3
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1/0 does not answer" in error and "secret" not in error
 
 
 def test_standard_input(tmp_path: Path, run_file: Path, redis_url: str, redis: Any) -> None:
@@ -385,10 +412,6 @@ class _AnswerLost(Redis):
 
 def test_a_lost_answer_to_a_committed_transaction_is_recognized(redis_url: str, redis: Any) -> None:
     """The batch is this producer's and counted as unique, not taken for somebody else's duplicate."""
-    import numpy as np
-
-    from eaglefeed.records import Sample
-
     sample = Sample(np.arange(5, dtype=np.uint32), np.ones(5, np.uint8))
     with _AnswerLost.from_url(redis_url) as flaky:
         claim = Enqueuer(flaky, RUN, 10).enqueue([sample])
