@@ -19,7 +19,7 @@ from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.utils import now
 
-from config import letters, reaper
+from config import ending, letters, reaper
 from config.breaker import Breaker
 from config.heartbeat import HEARTBEAT_TTL_SECONDS, Heartbeat, Reaping
 from config.patient_worker import PatientWorker
@@ -126,8 +126,8 @@ class QueueWorker(PatientWorker):
     def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
         """Done, failed for good, or handed back: a transient fault or a second signal costs the job nothing."""
         try:
-            self._require_listed(job)
             self.prepare_job_execution(job, remove_from_intermediate_queue=True)
+            self._require_listed(job)
             job.started_at = now()
             with self.around_job(job):
                 value = job.perform()
@@ -137,17 +137,19 @@ class QueueWorker(PatientWorker):
             raise
         except BaseException as error:
             return self._conclude(job, queue, execution, error)
-        self._finish(job, queue, execution)
+        self._finish(job, execution)
         self._tell_breaker(value)
         return True
 
     def hand_back(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> None:
         """Put the job at the head of its queue again, in one transaction."""
         log.warning("job %s is handed back: %s", job.id, redact(str(error)) or "told to stop")
+        is_mine = ending.is_mine(self.connection, job, self.name)
         with self.connection.pipeline() as pipe:
             self.cleanup_execution(job, pipeline=pipe, execution=execution)
-            reaper.requeue(job, queue, pipe)
-            letters.note_hand_back(job, error, pipe)
+            if is_mine:
+                reaper.requeue(job, queue, pipe)
+                letters.note_hand_back(job, error, pipe)
             pipe.execute()
 
     # What is behind it.
@@ -159,7 +161,7 @@ class QueueWorker(PatientWorker):
             self._rest_seconds = self.backoff.next_seconds()
             return False
         if self.patiently(lambda: self.recover(job, error), f"replace job {job.id}"):
-            self._finish(job, queue, execution)
+            self._finish(job, execution)
             return True
         log.error("job %s failed for good: %s", job.id, redact(str(error)))
         self.patiently(lambda: self._bury(job, queue, execution, error), f"write the dead letter of job {job.id}")
@@ -167,9 +169,10 @@ class QueueWorker(PatientWorker):
         return False
 
     def _bury(self, job: Job, queue: Queue, execution: Execution, error: BaseException) -> None:
+        if not ending.is_mine(self.connection, job, self.name):
+            return  # taken for dead meanwhile: another worker's outcome counts
         letters.note_death(job, error, self.connection)
         self._finalize_failure(job, queue, execution, (type(error), error, error.__traceback__))
-        self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """RQ would log the job's whole arguments."""
@@ -177,11 +180,12 @@ class QueueWorker(PatientWorker):
     def handle_job_failure(self, job: Job, queue: Queue, *args: Any, exc_string: str = "", **kwargs: Any) -> None:
         super().handle_job_failure(job, queue, *args, exc_string=redact(exc_string), **kwargs)
 
-    def _finish(self, job: Job, queue: Queue, execution: Execution) -> None:
-        try:
-            self.patiently(lambda: self._finalize_success(job, queue, execution, None), f"end job {job.id}")
-        except ValueError as error:  # RQ's word for an execution that is gone
-            log.warning("job %s is done, but was taken for dead meanwhile and runs again: %s", job.id, error)
+    def _finish(self, job: Job, execution: Execution) -> None:
+        is_mine = self.patiently(
+            lambda: ending.end(self.connection, job, execution, self.key, self.name), f"end job {job.id}"
+        )
+        self.executions.pop(execution.id, None)
+        log.info("job %s is done%s", job.id, "" if is_mine else "; it was replaced, or taken for abandoned, meanwhile")
         self.backoff.reset()
 
     def _tell_breaker(self, outcome: Any) -> None:

@@ -43,8 +43,8 @@ def store_queue(redis: Redis, node: str) -> Queue:
     return Queue(names.store_queue(node), connection=redis, serializer=JSONSerializer)
 
 
-def enqueue_extract(queue: Queue, payload: dict[str, Any]) -> None:
-    """Enqueue a batch again, under the same id; the producer's own way in is ``producer/enqueue.py``."""
+def enqueue_extract(queue: Queue, payload: dict[str, Any], pipe: Any = None) -> None:
+    """Enqueue a batch again, under its own id, in ``pipe``'s transaction; a producer's way: ``producer/enqueue.py``."""
     queue.enqueue_call(
         names.EXTRACT_JOB,
         kwargs={"payload": payload},
@@ -52,4 +52,5 @@ def enqueue_extract(queue: Queue, payload: dict[str, Any]) -> None:
         timeout=-1,
         result_ttl=RESULT_TTL_SECONDS,
         failure_ttl=FAILURE_TTL_SECONDS,
+        pipeline=pipe,
     )

@@ -64,9 +64,12 @@ class StorageWorker(QueueWorker):
         if payload["returned"] > MAX_RETURNS:
             return False
         log.warning("job %s: %s; its batch is extracted again", job.id, error)
-        # An extract worker may be faster than this job's end; it must not take the batch for one that is being stored.
-        job.set_status(JobStatus.FAILED)
-        queues.enqueue_extract(queues.extract_queue(self.connection), payload)
+        # One transaction: a crash in between would leave the batch without a job, and an extract worker that is
+        # faster than this job's end must not take the batch for one that is being stored.
+        with self.connection.pipeline() as pipe:
+            job.set_status(JobStatus.FAILED, pipeline=pipe)
+            queues.enqueue_extract(queues.extract_queue(self.connection), payload, pipe)
+            pipe.execute()
         return True
 
     def perform_job(self, job: Job, queue: Any, execution: Any) -> bool:

@@ -1,0 +1,45 @@
+"""The end of a job in Redis, in one step: its record is deleted by the worker that has begun it last, and nobody else.
+
+RQ deletes it whoever comes. A worker that was taken for dead and ends all the same would then delete a job that has
+been queued again, and the batch would have none (tests/unit/test_batch_states.py walks into it without this).
+"""
+
+from __future__ import annotations
+
+from redis import Redis
+from rq.executions import Execution, ExecutionRegistry
+from rq.job import Job
+from rq.registry import StartedJobRegistry
+
+# KEYS: job, registry of started jobs, execution, the job's executions, the worker's executions, worker.
+# ARGV: job:execution, execution id, worker name.
+_END = """
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('DEL', KEYS[3])
+redis.call('ZREM', KEYS[4], ARGV[2])
+redis.call('SREM', KEYS[5], ARGV[1])
+if redis.call('HGET', KEYS[1], 'status') ~= 'started' then return 0 end
+if redis.call('HGET', KEYS[1], 'worker_name') ~= ARGV[3] then return 0 end
+redis.call('DEL', KEYS[1], KEYS[4])
+redis.call('HINCRBY', KEYS[6], 'successful_job_count', 1)
+return 1
+"""
+
+
+def end(redis: Redis, job: Job, execution: Execution, worker_key: str, worker_name: str) -> bool:
+    """Forget a job that is done; whether it was still this worker's. It may run twice."""
+    keys = [
+        job.key,
+        StartedJobRegistry(job.origin, redis).key,
+        execution.key,
+        ExecutionRegistry(job.id, redis).key,
+        execution.worker_executions_key,
+        worker_key,
+    ]
+    return bool(redis.eval(_END, len(keys), *keys, execution.composite_key, execution.id, worker_name))
+
+
+def is_mine(redis: Redis, job: Job, worker_name: str) -> bool:
+    """Whether the job is still the worker's that began it: not queued again, nor begun by another."""
+    status, owner = redis.hmget(job.key, ["status", "worker_name"])
+    return bool(status == b"started" and owner == worker_name.encode())
