@@ -133,6 +133,6 @@ def _over_time(lines: list[dict[str, Any]], axes: list[dict[str, Any]]) -> dict[
 def _common() -> dict[str, Any]:
     return {
         "animation": False,
-        "grid": {"left": 8, "right": 8, "top": 44, "bottom": 8, "containLabel": True},
+        "grid": {"left": 8, "right": 20, "top": 44, "bottom": 8, "containLabel": True},
         "tooltip": {"trigger": "axis", "confine": True},
     }

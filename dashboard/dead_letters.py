@@ -67,7 +67,11 @@ def _letter(job_id: str, queue: str, fields: Any, results: Any) -> DeadLetter:
     where += [f"node {meta['node']}"] if meta.get("node") else []
     where += [f"{meta['attempts']} deliveries"] if meta.get("attempts") else []
     at = meta.get("failed_at")
-    failed_at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) if isinstance(at, float) else ended_at[:19]
+    failed_at = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+        if isinstance(at, float)
+        else ended_at[:19].replace("T", " ")
+    )
     return DeadLetter(job_id, queue, description, ", ".join(where), failed_at, redact(reason)[:MAX_REASON_CHARACTERS])
 
 

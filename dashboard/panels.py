@@ -139,7 +139,7 @@ def nodes(numbers: Numbers) -> str:
         for node in numbers.nodes
     ]
     heads = ("node", "device", "engine", "version", "spool", "last sample", "message")
-    return f"<h2>Nodes</h2>{table(heads, rows, 'GPU nodes', escaped=True)}"
+    return f'<h2>Nodes</h2><div class="stacked">{table(heads, rows, "GPU nodes", escaped=True)}</div>'
 
 
 def _engine_state(node: Node) -> str:
@@ -168,7 +168,7 @@ def table(
 
     def cell(place: int, text: str) -> str:
         kind = ' class="number"' if place >= numeric_from else ""
-        return f"<td{kind}>{text if escaped else escape(text)}</td>"
+        return f'<td{kind} data-label="{escape(heads[place], quote=True)}">{text if escaped else escape(text)}</td>'
 
     head = "".join(
         f'<th scope="col"{" class=number" if place >= numeric_from else ""}>{escape(text)}</th>'

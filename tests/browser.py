@@ -97,7 +97,11 @@ class Dashboard:
         self.process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        line = wait_for(lambda: [line for line in self.log if "http://" in line], "the dashboard", START_SECONDS)[0]
+        try:
+            line = wait_for(lambda: [line for line in self.log if "http://" in line], "the dashboard", START_SECONDS)[0]
+        except AssertionError:
+            self.__exit__()
+            raise
         self.url = re.findall(r"http://\S+", line)[0]
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from redis import Redis
 from rq import SimpleWorker
@@ -29,6 +30,7 @@ class Scene:
     samples_per_batch: int = 30
     waiting: int = 40
     storing: int = 3
+    working: int = 0
     engine_state: str = "ready"
     spool_fraction: float = 0.31
     node_age_seconds: float = 4.0
@@ -44,6 +46,8 @@ def play(redis: Redis, scene: Scene) -> None:
         enqueue(extract, names.EXTRACT_JOB, f"{scene.run}: {scene.samples_per_batch} samples, 32,768 tokens")
     for _ in range(scene.storing):
         enqueue(store, names.STORE_JOB, f"{scene.run}: {scene.samples_per_batch} samples")
+    for _ in range(scene.working):
+        start(redis, enqueue(extract, names.EXTRACT_JOB, f"{scene.run}: in work").id)
     report_node(redis, "gpu-01", scene, "NVIDIA H200")
     report_node(redis, "gpu-02", scene, "NVIDIA H200", spool_fraction=scene.spool_fraction * 0.8)
 
@@ -59,6 +63,14 @@ def enqueue(queue, function: str, description: str):  # type: ignore[no-untyped-
         result_ttl=0,
         failure_ttl=queues.FAILURE_TTL_SECONDS,
     )
+
+
+def start(redis: Redis, job_id: str) -> None:
+    """A waiting batch as it stands while a worker has it."""
+    redis.lrem("rq:queue:extract", 0, job_id)
+    redis.zadd("rq:wip:extract", {f"{job_id}:{uuid.uuid4().hex}": time.time() + 600})
+    began = datetime.fromtimestamp(time.time() - 21, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    redis.hset(f"rq:job:{job_id}", mapping={"status": "started", "started_at": began})
 
 
 def report_node(redis: Redis, node: str, scene: Scene, device: str, spool_fraction: float | None = None) -> None:
@@ -97,7 +109,7 @@ def _count(redis: Redis, scene: Scene) -> None:
         depths = f'{{"extract": {scene.waiting + wave}, "store": {wave // 3}, "spool_bytes": {(90 + 5 * wave) * GIB}, '
         pipe.set(names.depth_key(now - back), depths + f'"spool_max_bytes": {1024 * GIB}, "dead": 0}}')
     batches = -(-scene.unique // scene.samples_per_batch)
-    counted = batches - scene.waiting - scene.storing
+    counted = batches - scene.waiting - scene.storing - scene.working
     pipe.hset(names.count_key(scene.run), mapping={**total, "unique": scene.unique, "batches": batches})
     for _ in range(max(0, counted)):
         pipe.sadd(names.counted_key(scene.run), uuid.uuid4().bytes)

@@ -48,10 +48,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
-def look(browser: Any, dashboard: Dashboard, query: str, sentence: str) -> str:
-    """Open the page and wait until it says ``sentence``; the page's whole text."""
+def look(browser: Any, dashboard: Dashboard, query: str, *sentences: str) -> str:
+    """Open the page and wait until it says all of ``sentences``; the page's whole text."""
     browser.get(f"{dashboard.url}?{query}")
-    wait_for(lambda: sentence in text_of(browser), f"{sentence!r} on the page")
+    for sentence in sentences:
+        wait_for(lambda sentence=sentence: sentence in text_of(browser), f"{sentence!r} on the page")
     return text_of(browser)
 
 
@@ -62,21 +63,24 @@ def text_of(browser: Any) -> str:
 def keep_pictures(browser: Any, dashboard: Dashboard, name: str, sentence: str, query: str = "") -> None:
     """Screenshots, where a folder is named: wide and light, wide and dark, phone and dark."""
     folder = os.environ.get("EAGLEFEED_PICTURES")
-    if folder:
+    if not folder:
+        return
+    # A dashboard of their own: it has seen no earlier scene.
+    with Dashboard(dashboard.redis_url) as fresh:
         for theme, width, kind in (("light", 1280, "wide"), ("dark", 1280, "wide-dark"), ("dark", 390, "phone-dark")):
             resize(browser, width, 900)
-            look(browser, dashboard, f"{query}theme={theme}", sentence)
-            browser.execute_script("scrollTo(0, 0)")
+            look(browser, fresh, f"{query}theme={theme}", sentence)
             take_picture(browser, Path(folder) / f"{name}-{kind}.png", width)
-        resize(browser, 1280, 900)
+    resize(browser, 1280, 900)
+    browser.get(dashboard.url)
 
 
 @needs_browser
 def test_a_run_in_progress(browser: Any, dashboard: Dashboard, redis: Redis) -> None:
     """How far, how fast, until when and what is wrong stand there in this order, with the run's numbers."""
-    scene = Scene()
+    scene = Scene(working=4)
     play(redis, scene)
-    text = look(browser, dashboard, "", "of 24,000 unique")
+    text = look(browser, dashboard, "", "of 24,000 unique", "gpu-02", "Nothing needs you")
     places = [text.index(heading) for heading in ("How far", "How fast", "Until when", "What is wrong", "Pipeline")]
     assert places == sorted(places)
     for expected in (
@@ -113,7 +117,7 @@ def test_a_stalled_run(browser: Any, dashboard: Dashboard, redis: Redis) -> None
     """It says since when nothing was stored, that no ETA is known, and what the node says."""
     scene = Scene("stalled-run", quiet_minutes=9, engine_state="down", spool_fraction=0.93, rejected_per_minute=0)
     play(redis, scene)
-    text = look(browser, dashboard, "", "Stalled")
+    text = look(browser, dashboard, "", "Stalled", "gpu-02 is down")
     for expected in ("Nothing was stored for", "although batches wait", "unknown", "gpu-01 is down", "93 % full"):
         assert expected in text
     keep_pictures(browser, dashboard, "stalled", "Stalled")
@@ -122,9 +126,9 @@ def test_a_stalled_run(browser: Any, dashboard: Dashboard, redis: Redis) -> None
 @needs_browser
 def test_dead_letters_are_retried_with_the_token_only(browser: Any, dashboard: Dashboard, redis: Redis) -> None:
     """Without signing in there is no button; with the token one click puts the batch back into its queue."""
-    play(redis, Scene(waiting=3))
+    play(redis, Scene(waiting=12))
     fail_jobs(redis, 2)
-    text = look(browser, dashboard, "", "Dead letters (2)")
+    text = look(browser, dashboard, "", "Dead letters (2)", "2 dead letters wait")
     assert "job payload version 0" in text
     assert browser.find_elements("css selector", ".letter button") == []
     browser.get(f"{dashboard.url}login")
@@ -157,7 +161,7 @@ def test_an_empty_redis(browser: Any, dashboard: Dashboard, redis: Redis) -> Non
 @needs_browser
 def test_a_hundred_thousand_samples_on_many_nodes(browser: Any, dashboard: Dashboard, redis: Redis) -> None:
     """100,000 samples, 24 nodes and a second run: the page stays whole, and a run can be chosen by name."""
-    scene = Scene(run="kimi-k2.5", unique=100_000, samples_per_minute=1_500, minutes=60, waiting=250)
+    scene = Scene(run="kimi-k2.5", unique=100_000, samples_per_minute=1_500, minutes=60, waiting=250, working=48)
     play(redis, scene)
     redis.sadd(names.RUNS_KEY, "smollm2-demo")
     redis.hset(names.count_key("smollm2-demo"), mapping={"unique": 190, "stored": 190})
