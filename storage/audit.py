@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ import numpy.typing as npt
 from redis import Redis
 
 from config import counters, names
-from eaglefeed.errors import CorruptData, EaglefeedError
+from eaglefeed.errors import CorruptData, IdentityMismatch
 from eaglefeed.identity import RunIdentity
 from eaglefeed.manifest import Manifest, StoredSample, shard_key
 from eaglefeed.records import sample_id
 from eaglefeed.shard import ShardReader
 from eaglefeed.stores import Store
+from eaglefeed.threads import in_order
 from storage import ledger
 
 _SCAN_COUNT = 10_000
@@ -103,8 +105,10 @@ def audit(
     tally = _Tally()
     identity = _identity(store, run, tally)
     shards = _Shards(store, run)
-    for manifest in _manifests(store, run, tally):
-        _add(tally, store, identity, manifest, shards.size_of(manifest.batch_id), deep)
+    sized = ((manifest, shards.size_of(manifest.batch_id)) for manifest in _manifests(store, run, tally))
+    threads = (os.cpu_count() or 1) if deep else 1
+    for checked in in_order(lambda each: _check(store, identity, *each, deep), sized, threads):
+        _add(tally, checked)
         on_manifest(tally.num_manifests, len(tally.stored) // 16)
     return _report(run, tally, redis)
 
@@ -152,70 +156,76 @@ class _Shards:
         return self._size if self._batch == batch_id else -1
 
 
-def _add(
-    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A manifest, those of its samples that are whole, and what is wrong with the others."""
+
+    manifest: Manifest
+    whole: list[StoredSample]
+    num_short: int
+    problems: list[Problem]
+
+
+def _add(tally: _Tally, checked: _Checked) -> None:
+    manifest = checked.manifest
     tally.raw_bytes += manifest.raw_bytes
     tally.stored_bytes += manifest.shard_bytes
+    tally.short += checked.num_short
+    tally.problems += checked.problems
     tally.rejected += b"".join(bytes.fromhex(record.id) for record in manifest.rejected)
-    whole = _whole_samples(tally, store, identity, manifest, shard_bytes, deep)
-    tally.stored += b"".join(bytes.fromhex(sample.id) for sample in whole)
-    tally.num_tokens.extend(sample.num_tokens for sample in whole)
+    tally.stored += b"".join(bytes.fromhex(sample.id) for sample in checked.whole)
+    tally.num_tokens.extend(sample.num_tokens for sample in checked.whole)
 
 
-def _whole_samples(
-    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool
-) -> list[StoredSample]:
+def _check(store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool) -> _Checked:
+    """What one manifest promises against what its shard is; ``deep`` reads the shard."""
     if manifest.samples and shard_bytes != manifest.shard_bytes:
         found = "is not there" if shard_bytes < 0 else f"has {shard_bytes} bytes of {manifest.shard_bytes}"
-        tally.problems.append(Problem("shard", f"{store.url}/{manifest.shard} {found}"))
-        return []
-    whole = []
-    for sample in manifest.samples:
-        if sample.num_rows != sample.num_tokens:
-            tally.short += 1
-            detail = (
-                f"sample {sample.id} of batch {manifest.batch_id}: {sample.num_rows} rows, {sample.num_tokens} tokens"
-            )
-            tally.problems.append(Problem("short", detail))
-        else:
-            whole.append(sample)
-    return _readable(tally, store, identity, manifest, whole) if deep and whole else whole
+        return _Checked(manifest, [], 0, [Problem("shard", f"{store.url}/{manifest.shard} {found}")])
+    whole = [sample for sample in manifest.samples if sample.num_rows == sample.num_tokens]
+    problems = [
+        Problem(
+            "short",
+            f"sample {sample.id} of batch {manifest.batch_id}: {sample.num_rows} rows, {sample.num_tokens} tokens",
+        )
+        for sample in manifest.samples
+        if sample.num_rows != sample.num_tokens
+    ]
+    num_short = len(problems)
+    if deep and whole:
+        whole, damage = _readable(store, identity, manifest, whole)
+        problems += damage
+    return _Checked(manifest, whole, num_short, problems)
 
 
 def _readable(
-    tally: _Tally, store: Store, identity: RunIdentity | None, manifest: Manifest, samples: list[StoredSample]
-) -> list[StoredSample]:
-    """The samples that decode to what was dumped, each read back from the store."""
+    store: Store, identity: RunIdentity | None, manifest: Manifest, samples: list[StoredSample]
+) -> tuple[list[StoredSample], list[Problem]]:
+    """The samples that decode to what was dumped, each read back from the store, and the damage of the others."""
     try:
         reader = ShardReader.from_store(store, manifest.shard)
         if identity is not None:
             identity.require_same(reader.identity, reader.where)
         if reader.samples != manifest.samples:
             raise CorruptData(f"{reader.where}: its header and its manifest name different samples")
-    except (EaglefeedError, FileNotFoundError) as error:
-        _raise_unless_damage(error)
-        tally.problems.append(Problem("damaged", str(error)))
-        return []
-    return [sample for sample in samples if _is_readable(tally, reader, sample)]
+    except (CorruptData, IdentityMismatch, FileNotFoundError) as error:
+        return [], [Problem("damaged", str(error))]
+    damage = {sample.id: _damage(reader, sample) for sample in samples}
+    whole = [sample for sample in samples if damage[sample.id] is None]
+    return whole, [problem for problem in damage.values() if problem is not None]
 
 
-def _is_readable(tally: _Tally, reader: ShardReader, sample: StoredSample) -> bool:
+def _damage(reader: ShardReader, sample: StoredSample) -> Problem | None:
+    """What is wrong with a sample's bytes, None when they decode to what was dumped."""
     try:
         states = reader.read(sample, check_raw=True)
         if sample_id(states.token_ids) != sample.id:
             raise CorruptData(f"{reader.where}: sample {sample.id} holds other token ids")
         if len(states.states) != sample.num_tokens:
             raise CorruptData(f"{reader.where}: sample {sample.id} has {len(states.states)} rows")
-        return True
     except (CorruptData, FileNotFoundError) as error:
-        tally.problems.append(Problem("damaged", str(error)))
-        return False
-
-
-def _raise_unless_damage(error: Exception) -> None:
-    if isinstance(error, EaglefeedError) and error.exit_code != 1 and not isinstance(error, CorruptData):
-        raise error
+        return Problem("damaged", str(error))
+    return None
 
 
 def _report(run: str, tally: _Tally, redis: Redis | None) -> AuditReport:

@@ -136,6 +136,23 @@ def vars_of(record: RejectedSampleRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in RejectedSampleRecord.__slots__}
 
 
+def test_a_lossy_run_says_so_and_stores_no_less(
+    tmp_path: Path, run: str, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """encoding = "fp8_per_token": half the bytes, every row there, and the shard names the loss."""
+    home = StorageHome.make(tmp_path, run, valkey, store_settings='encoding = "fp8_per_token"')
+    with in_this_process(home, monkeypatch):
+        batch = home.batch([300, 40])
+        home.announce(batch)
+        jobs.store_batch(batch.to_payload(), home.write_dumps(batch))
+        manifest = manifest_of(home, batch)
+        assert manifest.raw_bytes / manifest.shard_bytes > 1.8
+        shard = home.store().get(manifest.shard)
+        assert b'"encoding":"fp8_per_token","lossy":"yes"' in shard
+        audit = home.eaglefeed("audit", "--deep", "--json")
+        assert (audit.returncode, json.loads(audit.stdout)["stored"]) == (0, 2)
+
+
 def test_a_batch_of_rejects_has_a_manifest_and_no_shard(home: StorageHome) -> None:
     """Nothing to store is an outcome too: the samples are in the ledger, with their reasons."""
     batch = home.batch([5, 6])
