@@ -243,3 +243,24 @@ def test_two_queues_for_one_worker_are_refused(valkey: str, name: str, tmp_path:
         timeout=60,
     )
     assert done.returncode == 1 and b"one queue a worker" in done.stderr
+
+
+def test_a_password_of_redis_is_in_no_log_and_no_command_line(tmp_path: Path):
+    """A worker given a Redis with a password works, and neither `ps` nor its log, in trouble too, shows it."""
+    password = "planted-Redis-Pass-456"
+    server, path = Valkey(tmp_path / "valkey"), tmp_path / "notes"
+    server.start()
+    redis = Redis.from_url(server.url)
+    redis.config_set("requirepass", password)
+    redis = Redis.from_url(server.url, password=password)
+    try:
+        with RqWorker(server.url.replace("//", f"//:{password}@"), "q", tmp_path / "a") as worker:
+            enqueue(redis, "q", "work", {"path": str(path)}, "job")
+            until(lambda: len(lines(path)) == 2, 30, "the job")
+            assert password not in Path(f"/proc/{worker.process.pid}/cmdline").read_text()
+            server.stop(signal.SIGKILL)
+            until(lambda: "not ready" in worker.text() or "could not connect" in worker.text(), 60, "it notices")
+        assert password not in worker.text()
+    finally:
+        redis.close()
+        server.stop()
