@@ -43,9 +43,7 @@ def import_around() -> None:
         importlib.import_module("angelslim.compressor.speculative.train.data.data_utils")
         return
     except ImportError as error:
-        print(
-            f"   `import angelslim.compressor` of the released package fails ({error}): its reader is imported beside it"
-        )
+        print(f"   `import angelslim.compressor` of the released package fails ({error}): only its reader is imported")
     for name in [name for name in sys.modules if name.partition(".")[0] == "angelslim"]:
         del sys.modules[name]
     spec = importlib.util.find_spec("angelslim")
