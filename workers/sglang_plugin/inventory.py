@@ -151,6 +151,12 @@ HOOKS: tuple[Hook, ...] = (
         "files of aborted requests stay in the spool",
     ),
     Hook(
+        f"{_SCHEDULER}._release_aborted_request",
+        "receipts.release_aborted",
+        ("self", "req"),
+        "the rows of a request that is aborted between its chunks stay",
+    ),
+    Hook(
         "sglang.srt.managers.schedule_batch.Req.reset_for_retract",
         "pending_dump.reset_for_retract",
         ("self",),

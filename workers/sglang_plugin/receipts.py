@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
 from workers.sglang_plugin import faults, layers
 from workers.sglang_plugin.pending_dump import drop
 
@@ -40,6 +42,8 @@ def stream_output(
 
     now: list[Any] = []
     for req in reqs:
+        if isinstance(req.finished_reason, FINISH_ABORT):
+            drop(req)  # in the middle of its chunks: no file will ever be complete
         if req is not skip_req and getattr(req, "eaglefeed", None) is not None and req.finished():
             if not any(held.req is req for held in _held) and not req.finished_output:
                 _held.append(Held(req, send))
@@ -85,3 +89,9 @@ def abort_request(original: Callable[..., Any], scheduler: Any, recv_req: Any) -
         if recv_req.abort_all or held.req.rid.startswith(recv_req.rid):
             drop(held.req)
     return original(scheduler, recv_req)
+
+
+def release_aborted(original: Callable[..., Any], scheduler: Any, req: Any) -> Any:
+    """Hook: a request that is aborted between its chunks takes the rows that it has gathered with it."""
+    drop(req)
+    return original(scheduler, req)
