@@ -51,6 +51,18 @@ class RunIdentity:
         """(K + 1) * H * bytes per element, before compression."""
         return self.num_slots * self.hidden_size * (4 if self.dtype == "float32" else 2)
 
+    def require_types(self) -> None:
+        """Raises TypeError for a value that is not of its kind: JSON may hold anything anywhere."""
+        if any(type(layer) is not int or layer < -1 for layer in self.layer_ids):
+            raise TypeError(f"layer_ids is {self.layer_ids!r}")
+        for name in ("num_layers", "hidden_size", "vocab_size", "max_length"):
+            if type(value := getattr(self, name)) is not int or value <= 0:
+                raise TypeError(f"{name} is {value!r}")
+        texts = [field.name for field in fields(self) if field.type == "str"]
+        for name in texts:
+            if type(value := getattr(self, name)) is not str:
+                raise TypeError(f"{name} is {value!r}")
+
     def to_json(self) -> bytes:
         record = {"schema_version": RUN_SCHEMA_VERSION, **asdict(self)}
         return json.dumps(record, indent=1, sort_keys=True).encode()
@@ -65,7 +77,9 @@ class RunIdentity:
                 raise CorruptData(f"run.json of schema version {version}; this eaglefeed reads {RUN_SCHEMA_VERSION}")
             names = {field.name for field in fields(cls)}
             record["layer_ids"] = tuple(record["layer_ids"])
-            return cls(**{name: value for name, value in record.items() if name in names})
+            identity = cls(**{name: value for name, value in record.items() if name in names})
+            identity.require_types()
+            return identity
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptData(f"run.json is not a run's identity: {error}") from error
 

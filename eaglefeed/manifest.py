@@ -65,6 +65,18 @@ class Manifest:
     def num_tokens(self) -> int:
         return sum(sample.num_tokens for sample in self.samples)
 
+    def require_types(self) -> None:
+        """Raises TypeError for a value that is not of its kind: JSON may hold anything anywhere."""
+        _require(self, ("run", "batch_id", "shard", "shard_checksum", "node"), ("shard_bytes", "raw_bytes"))
+        if not isinstance(self.engine, dict) or type(self.created_at) not in (int, float):
+            raise TypeError(f"engine {self.engine!r}, created at {self.created_at!r}")
+        for sample in self.samples:
+            _require(sample, ("id", "raw_checksum", "stored_checksum"), _STORED_COUNTS)
+        for refused in self.rejected:
+            _require(refused, ("id", "reason", "detail"), ("num_tokens",))
+            if type(refused.num_rows) is not int:
+                raise TypeError(f"num_rows is {refused.num_rows!r}")
+
     def to_json(self) -> bytes:
         return json.dumps({"schema_version": MANIFEST_VERSION, **asdict(self)}, separators=(",", ":")).encode()
 
@@ -81,11 +93,24 @@ class Manifest:
             record["samples"] = tuple(StoredSample(**sample) for sample in record["samples"])
             record["rejected"] = tuple(RejectedSampleRecord(**sample) for sample in record["rejected"])
             manifest = cls(**record)
+            manifest.require_types()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptData(f"{where} is not a manifest: {error}") from error
         if not is_id(manifest.batch_id) or not all(is_id(sample.id) for sample in manifest.samples):
             raise CorruptData(f"{where} names something that is not an id")
         return manifest
+
+
+_STORED_COUNTS = ("num_tokens", "num_supervised_tokens", "num_rows", "start", "end")
+
+
+def _require(record: object, texts: tuple[str, ...], counts: tuple[str, ...]) -> None:
+    for name in texts:
+        if type(value := getattr(record, name)) is not str:
+            raise TypeError(f"{name} is {value!r}")
+    for name in counts:
+        if type(value := getattr(record, name)) is not int or value < 0:
+            raise TypeError(f"{name} is {value!r}")
 
 
 def run_key(run: str) -> str:

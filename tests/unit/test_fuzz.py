@@ -212,7 +212,8 @@ def test_run_reader_takes_anything(data: st.DataObject):
     record = data.draw(wounded_json(json.loads(IDENTITY.to_json())))
     text = json.dumps(record).encode()
     with only_our_errors():
-        RunIdentity.from_json(text)
+        identity = RunIdentity.from_json(text)
+        assert identity.bytes_per_token > 0 and identity.num_slots > 0 and json.loads(identity.to_json())
 
 
 @fuzz
