@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from eaglefeed.errors import RetryableError
 
 FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 5.0
 
 _REDIS_PASSES = (
     redis_errors.ConnectionError,  # BusyLoadingError too: a server that reads its file back
