@@ -23,7 +23,7 @@ from dashboard import wording
 from dashboard.figures import Numbers, Run
 from dashboard.pipeline import stages
 from dashboard.reading import Reader
-from eaglefeed.errors import EnvironmentFault
+from eaglefeed.errors import EnvironmentFault, UsageError
 
 EXAMPLE = """examples:
   eaglefeed status                         every run, the pipeline, the nodes
@@ -54,6 +54,9 @@ def main(parsed: argparse.Namespace) -> int:
     url = parsed.redis or environment.redis_url()
     reader = Reader(connect(url))
     numbers = read_or_explain(reader, url)
+    if parsed.name and numbers.runs and parsed.name not in (run.name for run in numbers.runs):
+        known = ", ".join(run.name for run in numbers.runs)
+        raise UsageError(f"no run {parsed.name!r} in this Redis; there are: {known}")
     console = Console()
     if not parsed.watch:
         show(console, numbers, parsed)
@@ -113,7 +116,8 @@ def screen(numbers: Numbers, only: str | None = None) -> RenderableType:
     parts: list[RenderableType] = [part for run in runs for part in (_headline(run), _rates(run), Text(""))]
     parts += [_pipeline(numbers, numbers.run(only)), _nodes(numbers)]
     if numbers.dead:
-        parts.append(Text(f"{numbers.dead:,} dead letters: `eaglefeed dead list` shows why", style="red"))
+        letters = "1 dead letter" if numbers.dead == 1 else f"{numbers.dead:,} dead letters"
+        parts.append(Text(f"{letters}: `eaglefeed dead list` shows why", style="red"))
     return Group(*parts)
 
 

@@ -66,6 +66,27 @@ def check_gpu(settings: RunSettings) -> Iterator[Finding]:
         )
     else:
         yield Finding("gpu", "ok", f"{len(gpus)} x {gpus[0]}")
+        yield from check_torch()
+
+
+def check_torch() -> Iterator[Finding]:
+    """PyTorch, which SGLang runs on, can use the driver; asked in a process of its own, which leaves the GPU alone."""
+    if importlib.util.find_spec("torch") is None:
+        return  # the SGLang check says what is missing
+    code = "import torch; print(torch.version.cuda, torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120, check=True
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        yield Finding("gpu", "wrong", f"torch cannot be asked: {error}", "pip install 'eaglefeed[engine]'")
+        return
+    cuda, count = answer.stdout.split()
+    if count == "0":
+        advice = "a newer driver, or the torch built for this one (nvidia-smi shows the newest CUDA that it takes)"
+        yield Finding("gpu", "wrong", f"torch (CUDA {cuda}) sees no GPU although the driver does", advice)
+    else:
+        yield Finding("gpu", "ok", f"torch (CUDA {cuda}) sees {count}")
 
 
 def list_gpus() -> list[str]:

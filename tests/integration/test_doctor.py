@@ -232,6 +232,21 @@ def test_too_few_gpus(tmp_path: Path) -> None:
     assert wrong(findings)[0][1].startswith("2 GPUs, but")
 
 
+def test_a_gpu_that_torch_cannot_use(tmp_path: Path) -> None:
+    """A driver shows a GPU and torch sees none: here because there is none."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU that torch can use")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\necho "NVIDIA H200, 570.1, 143771 MiB"\n')
+    tool.chmod(0o755)
+    settings = run_file(tmp_path, more='[engine]\ndevice = "cuda"')
+    code, findings = doctor("--run", settings, "--only", "gpu", PATH=f"{tmp_path}:/bin:/usr/bin")
+    assert code == 1
+    assert "sees no GPU although the driver does" in wrong(findings)[0][1]
+
+
 def test_a_clock_that_is_off(valkey: str, tmp_path: Path) -> None:
     """8: a clock 90 s from Redis' is found; it is shifted in the doctor's own process, the machine's stays."""
     (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 90\n")
