@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from config.run import DataSettings
-from eaglefeed.errors import EnvironmentFault
+from eaglefeed.errors import EaglefeedError, EnvironmentFault
 from producer.rows import Row
 from producer.templates import load_tokenizer
 from producer.tokens import Prepared, Preparer
@@ -95,7 +95,7 @@ def _pool(recipe: Recipe, processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_preparer: Preparer | None = None
+_preparer: Preparer | EaglefeedError | None = None
 
 
 def _start_process(recipe: Recipe) -> None:
@@ -104,7 +104,10 @@ def _start_process(recipe: Recipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _preparer = recipe.preparer()
+    try:
+        _preparer = recipe.preparer()
+    except EaglefeedError as error:  # raised again where the parent hears it; a dead process tells it nothing
+        _preparer = error
 
 
 def _end_with_parent() -> None:
@@ -115,6 +118,8 @@ def _end_with_parent() -> None:
 
 
 def _prepare_chunk(rows: list[Row]) -> list[Prepared]:
+    if isinstance(_preparer, EaglefeedError):
+        raise _preparer
     if _preparer is None:
         raise EnvironmentFault("a tokenizing process was not started")
     return _preparer.prepare(rows)

@@ -60,6 +60,8 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         template = getattr(tokenizer, "chat_template", None) or ""
         self.source = template if isinstance(template, str) else "\n".join(template.values())
+        # Passed on only where it is asked for: some tokenizers bring an apply_chat_template of their own.
+        self._clock = {"strftime_now": pinned_clock} if "strftime_now" in self.source else {}
         self.marks_generation = bool(_GENERATION.search(self.source))
         self.special_tokens = frozenset(map(str, tokenizer.added_tokens_decoder.values()))
         self._special_lengths = sorted({len(token) for token in self.special_tokens if token}, reverse=True)
@@ -72,7 +74,7 @@ class ChatTemplate:
                 tools=tools,
                 tokenize=False,
                 add_generation_prompt=generation_prompt,
-                strftime_now=pinned_clock,
+                **self._clock,
             )
         except Exception as error:  # templates raise jinja2's, TypeError, KeyError, ... and their own
             raise BadRow("template-refused", f"{type(error).__name__}: {error}"[:300]) from error
@@ -82,7 +84,7 @@ class ChatTemplate:
         """The text, and the character spans between the template's generation markers."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        variables = {**self.tokenizer.special_tokens_map, "strftime_now": pinned_clock}
+        variables = {**self.tokenizer.special_tokens_map, **self._clock}
         try:
             texts, spans = render_jinja_template(
                 conversations=[messages],

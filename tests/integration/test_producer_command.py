@@ -38,6 +38,7 @@ from producer.rows import Row
 from producer.templates import load_tokenizer
 from producer.tokens import Preparer
 from tests import chat_templates
+from tests.services import BUCKET, Valkey
 
 RUN = "produced"
 CHECKOUT = Path(__file__).parents[2]
@@ -469,6 +470,70 @@ def test_two_producers_killed_ten_times_enqueue_the_union_once(
     assert len(expected) > 2300
     assert sample_counts(redis) == Counter(expected)
     assert redis.scard(names.known_key(RUN)) == counters.read(redis, RUN)["unique"] == len(expected)
+
+
+def test_a_killed_redis_costs_nothing(tmp_path: Path, run_file: Path) -> None:
+    """The server is killed under a working producer and started again on its data: the producer goes on by itself."""
+    server = Valkey(tmp_path / "valkey")
+    server.start()
+    rows = [conversation(number, 1 + number % 3) for number in range(3000)]
+    data = write_rows(tmp_path / "a.jsonl", rows)
+    command = [sys.executable, "-m", "producer", *arguments(run_file, server.url, data)[1:]]
+    try:
+        with Redis.from_url(server.url) as redis:
+            process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for enough in (300, 1200):
+                wait_until(lambda: redis.scard(names.known_key(RUN)) >= enough)  # noqa: B023  # called in this round
+                server.stop(signal.SIGKILL)
+                time.sleep(0.5)
+                server.start()
+            output, error = process.communicate(timeout=120)
+            assert process.returncode == 0, error
+            expected = ids_of(rows)
+            assert sample_counts(redis) == Counter(expected)
+            assert counters.read(redis, RUN)["unique"] == len(expected) == json.loads(output)["unique"]
+    finally:
+        server.stop()
+
+
+def test_the_store_may_be_s3(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    run_file: Path,
+    redis_url: str,
+    redis: Any,
+    seaweed: dict[str, str],
+) -> None:
+    """run.json is created there once, and an emptied Redis learns from the manifests there."""
+    for name, value in seaweed.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://{BUCKET}/produced-{os.getpid()}"
+    extra = ("--jobs", "0", "--store", url)
+    data = write_rows(tmp_path / "a.jsonl", [conversation(number) for number in range(60)])
+    produce(capsys, run_file, redis_url, data, extra=extra)
+    stored = batches(redis)[0]
+    samples = tuple(StoredSample(one.id, one.num_tokens, 1, one.num_tokens, 0, 1, "0", "0") for one in stored.samples)
+    manifest = Manifest(RUN, stored.id, "x", 1, "crc32:00000000", 1, samples)
+    assert open_store(url).create(manifest_key(RUN, stored.id), manifest.to_json())
+    redis.flushdb()
+    assert produce(capsys, run_file, redis_url, data, extra=extra)["skipped_stored"] == len(samples)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, redis_url: str
+) -> None:
+    """Also when it is loaded in processes of its own: the cause, not a broken pool."""
+    folder = tmp_path / "no-tokenizer"
+    folder.mkdir()
+    config = {"num_hidden_layers": 8, "hidden_size": 64, "vocab_size": 100, "model_type": "llama"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{")
+    run_file = write_run(tmp_path, folder)
+    data = write_rows(tmp_path / "a.jsonl", [conversation(1)])
+    assert eaglefeed(arguments(run_file, redis_url, data, extra=("--jobs", "1"))) == 2
+    assert "no tokenizer could be loaded" in capsys.readouterr().err
 
 
 def test_ctrl_c_prints_counts_that_add_up_and_leaves_nothing_behind(

@@ -14,13 +14,16 @@ from config.run import parse_run
 from eaglefeed.cli import main as eaglefeed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample
-from producer.estimate import Prices, Volume, estimate
+from eaglefeed.stores import open_store
+from producer.estimate import Prices, Volume, estimate, measured_ratio
 from producer.near import NearDuplicates
 from producer.rejects import RejectsFile
 from producer.report import Pause
 from producer.show import coloured_text
 from producer.tokens import Prepared
+from storage.ledger import read_manifests
 from tests import chat_templates
+from tests.runs import make_run
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +151,16 @@ def test_the_plan_warns_where_spool_or_store_are_too_small(tmp_path: Path) -> No
     assert len(warnings) == 3
     assert "the batches under way at once take 147.7 MiB" in warnings[0]
     assert "the shards take" in warnings[1] and "the spool holds 0s of states" in warnings[2]
+
+
+def test_the_ratio_is_measured_on_the_runs_own_shards(tmp_path: Path) -> None:
+    """Raw by stored bytes of its manifests; nothing stored, nothing measured."""
+    store = open_store(str(tmp_path / "store"))
+    assert measured_ratio(store, "synthetic") is None
+    make_run(str(tmp_path / "store"), tmp_path, [100, 200, 300, 400, 500])
+    manifests = list(read_manifests(store, "synthetic"))
+    raw, stored = sum(m.raw_bytes for m in manifests), sum(m.shard_bytes for m in manifests)
+    assert measured_ratio(store, "synthetic") == raw / stored > 1
 
 
 def test_plan_reads_the_data_and_enqueues_nothing(
