@@ -59,3 +59,46 @@ def test_promtool_accepts_the_rules() -> None:
     if promtool is None:
         pytest.skip("no promtool on this machine (Debian: apt-get install prometheus)")
     subprocess.run([promtool, "check", "rules", str(FOLDER / "alerts.yml")], check=True, timeout=60)
+
+
+FIRING = """
+rule_files: [{rules}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {{ series: 'eaglefeed_run_state{{run="a",state="stalled"}}', values: '1x40' }}
+      - {{ series: 'eaglefeed_run_state{{run="b",state="stalled"}}', values: '0x40' }}
+      - {{ series: 'eaglefeed_samples_stored_total{{run="a"}}', values: '0+90x40' }}
+      - {{ series: 'eaglefeed_samples_stored_total{{run="b"}}', values: '0+99x40' }}
+      - {{ series: 'eaglefeed_samples_rejected_total{{run="a",reason="short-dump"}}', values: '0+10x40' }}
+      - {{ series: 'eaglefeed_samples_rejected_total{{run="b",reason="short-dump"}}', values: '0+1x40' }}
+      - {{ series: 'eaglefeed_spool_bytes{{node="n1"}}', values: '95x40' }}
+      - {{ series: 'eaglefeed_spool_limit_bytes{{node="n1"}}', values: '100x40' }}
+      - {{ series: 'eaglefeed_spool_bytes{{node="n2"}}', values: '0x40' }}
+      - {{ series: 'eaglefeed_spool_limit_bytes{{node="n2"}}', values: '0x40' }}
+    promql_expr_test:
+      - expr: 'count by (alertname) (ALERTS{{alertstate="firing"}})'
+        eval_time: 35m
+        exp_samples:
+          - {{ labels: '{{alertname="EaglefeedRejecting"}}', value: 1 }}
+          - {{ labels: '{{alertname="EaglefeedSpoolFull"}}', value: 1 }}
+          - {{ labels: '{{alertname="EaglefeedStalled"}}', value: 1 }}
+      - expr: 'count(ALERTS{{run="b"}}) or count(ALERTS{{node="n2"}}) or vector(0)'
+        eval_time: 35m
+        exp_samples:
+          - {{ labels: '{{}}', value: 0 }}
+"""
+
+
+def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
+    """In Prometheus' own rule engine: a sick run and node raise one alert each, their healthy neighbours none."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on this machine (Debian: apt-get install prometheus)")
+    path = tmp_path / "firing.yml"
+    path.write_text(FIRING.format(rules=FOLDER / "alerts.yml"))
+    ended = subprocess.run(
+        [promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
