@@ -77,6 +77,8 @@ def open_run(
     store = open_store(url)
     identity = ledger.read_identity(store, run)
     index, gaps = ledger.read_index(store, run)
+    closed_with = ledger.samples_at_close(store, run)
+    gaps = replace(gaps, lost_samples=max(0, (closed_with or 0) - len(index)))
     if gaps and not allow_incomplete:
         raise UsageError(
             f"run {run!r} at {url} is incomplete: {gaps.sentence()}. `eaglefeed audit` says more; "
@@ -87,7 +89,7 @@ def open_run(
     threads = threads or min(8, os.cpu_count() or 1)
     reader = RangeReader(url, DiskCache(cache, cache_bytes) if cache else None, requests=threads)
     form = SampleForm("flat", identity.final_state, None, pin_memory)
-    dataset = Dataset(identity, index, rows, form, reader, norm, threads, gaps)
+    dataset = Dataset(identity, index, rows, form, reader, norm, threads, gaps, closed_with is not None)
     return dataset.with_form(aux, final or identity.final_state)
 
 
@@ -100,6 +102,7 @@ class Dataset:
         index: the run's index; ``rows`` are this data set's rows of it, in this data set's order.
         norm: the model's own final norm, None where the run has none.
         gaps: what the store lacks, empty unless ``allow_incomplete`` let it pass.
+        is_closed: whether the run was closed as complete; an open one may still grow.
     """
 
     identity: RunIdentity
@@ -110,6 +113,7 @@ class Dataset:
     norm: FinalNorm | None = None
     threads: int = 1
     gaps: ledger.Gaps = WHOLE
+    is_closed: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)

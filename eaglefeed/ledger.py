@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -27,14 +28,16 @@ class Gaps:
         missing_shards: batch ids whose manifest is there and whose shard is not.
         wrong_sizes: batch ids whose shard is not as long as its manifest says.
         missing_manifests: batch ids that the index holds and the store no longer does.
+        lost_samples: how many fewer samples there are than when the run was closed.
     """
 
     missing_shards: tuple[str, ...] = ()
     wrong_sizes: tuple[str, ...] = ()
     missing_manifests: tuple[str, ...] = ()
+    lost_samples: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.missing_shards or self.wrong_sizes or self.missing_manifests)
+        return bool(self.missing_shards or self.wrong_sizes or self.missing_manifests or self.lost_samples)
 
     def sentence(self) -> str:
         """The numbers and the first three of each kind."""
@@ -43,9 +46,12 @@ class Gaps:
             (self.wrong_sizes, "shards of another size than their manifest says"),
             (self.missing_manifests, "manifests gone that the index still holds"),
         )
-        return "; ".join(
+        parts = [
             f"{len(ids):,} {what} ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})" for ids, what in kinds if ids
-        )
+        ]
+        if self.lost_samples:
+            parts.append(f"{self.lost_samples:,} samples fewer than when the run was closed")
+        return "; ".join(parts)
 
 
 def locate(url: str, run: str | None) -> tuple[str, str]:
@@ -79,6 +85,20 @@ def read_identity(store: Store, run: str) -> RunIdentity:
     if identity.run != run:
         raise CorruptData(f"{store.url}/{run_key(run)} is the identity of run {identity.run!r}")
     return identity
+
+
+def samples_at_close(store: Store, run: str) -> int | None:
+    """How many samples were stored when the run was closed (``eaglefeed run-state close``), None while it is open.
+
+    Raises CorruptData when the record is damaged.
+    """
+    key = f"{run}/closed.json"
+    try:
+        return int(json.loads(store.get(key))["stored"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{store.url}/{key} does not say how many samples were stored: {error}") from error
 
 
 def read_index(store: Store, run: str) -> tuple[RunIndex, Gaps]:

@@ -138,6 +138,18 @@ def test_missing_shards_are_named(own_url: str) -> None:
     assert len(list(rest)) == 4
 
 
+def test_a_closed_run_is_complete_or_refused(own_url: str) -> None:
+    """A closed run says so; one with fewer samples than when it was closed is refused with the number."""
+    assert not eaglefeed.open(own_url).is_closed
+    store = open_store(own_url)
+    store.create("synthetic/closed.json", b'{"run": "synthetic", "stored": 6}')
+    assert eaglefeed.open(own_url).is_closed
+    index = eaglefeed.open(own_url).index
+    store.delete(manifest_key("synthetic", index.batch_id(0)))
+    with pytest.raises(UsageError, match="2 samples fewer than when the run was closed"):
+        eaglefeed.open(own_url)
+
+
 def test_a_cut_shard_is_named(own_url: str) -> None:
     """A shard shorter than its manifest says is found without being read."""
     path = next((Path(own_url) / "synthetic/shards").iterdir())
