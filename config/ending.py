@@ -7,9 +7,17 @@ been queued again, and the batch would have none (tests/unit/test_batch_states.p
 from __future__ import annotations
 
 from redis import Redis
+from rq import get_current_job
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job
 from rq.registry import StartedJobRegistry
+
+from eaglefeed.errors import EaglefeedError
+
+
+class JobForgotten(EaglefeedError):
+    """The job's record is gone: Redis was emptied, or another worker has done the job."""
+
 
 # KEYS: job, registry of started jobs, execution, the job's executions, the worker's executions, worker.
 # ARGV: job:execution, execution id, worker name.
@@ -37,6 +45,17 @@ def end(redis: Redis, job: Job, execution: Execution, worker_key: str, worker_na
         worker_key,
     ]
     return bool(redis.eval(_END, len(keys), *keys, execution.composite_key, execution.id, worker_name))
+
+
+def require_remembered() -> None:
+    """Raises JobForgotten when the running job's record is gone; called before anything of it is handed on.
+
+    After Redis was emptied its samples are enqueued again, maybe in other batches; handed on, they would be stored
+    twice. Nothing is lost by stopping: whoever ends a job has handed it on. Outside a worker there is nothing to ask.
+    """
+    job = get_current_job()
+    if job is not None and not job.connection.hexists(job.key, "data"):
+        raise JobForgotten(f"the record of job {job.id} is gone: Redis was emptied, or another worker was faster")
 
 
 def is_mine(redis: Redis, job: Job, worker_name: str) -> bool:

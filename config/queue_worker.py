@@ -32,6 +32,7 @@ from eaglefeed.errors import EaglefeedError, UsageError
 log = logging.getLogger(__name__)
 
 WORKER_TTL_SECONDS = 30
+IDLE_SECONDS = 5
 
 
 class NotListed(UsageError):
@@ -98,14 +99,17 @@ class QueueWorker(PatientWorker):
         super().bootstrap(*args, **kwargs)
         redact_logs()
 
-    def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> Any:
-        """Take no job before this worker can do it: somebody else may."""
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        """Take no job before this worker can do it: somebody else may. An idle one looks again every few seconds."""
+        is_patient = timeout is not None and max_idle_time is None
         while True:
             self._wait_until_ready()
             if self.stopping.is_set():
                 raise StopRequested()
             try:
-                return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
+                found = super().dequeue_job_and_maintain_ttl(timeout, IDLE_SECONDS if is_patient else max_idle_time)
+                if found is not None or not is_patient:
+                    return found
             except StopRequested:
                 raise
             except Exception as error:
@@ -160,7 +164,11 @@ class QueueWorker(PatientWorker):
             self.patiently(lambda: self.hand_back(job, queue, execution, error), f"hand back job {job.id}")
             self._rest_seconds = self.backoff.next_seconds()
             return False
-        if self.patiently(lambda: self.recover(job, error), f"replace job {job.id}"):
+        if isinstance(error, ending.JobForgotten):
+            log.warning("%s", error)
+        if isinstance(error, ending.JobForgotten) or self.patiently(
+            lambda: self.recover(job, error), f"replace job {job.id}"
+        ):
             self._finish(job, execution)
             return True
         log.error("job %s failed for good: %s", job.id, redact(str(error)))

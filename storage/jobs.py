@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from config import counters
+from config import counters, ending
 from config.queues import store_queue
 from eaglefeed.dump import Dump, read_dump
 from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
@@ -54,6 +54,9 @@ def store_batch(
             manifest = find_manifest(node, batch)
             if manifest is None:
                 raise  # else another worker stored the batch and forgot its dumps while this one began
+        except ending.JobForgotten:
+            forget(node, dumps)  # its samples are extracted again, into dumps of other names
+            raise
     count(node, manifest)
     forget(node, dumps)
 
@@ -74,6 +77,7 @@ def commit(
     written = store_shard(node, batch, dumps) if dumps else None
     upload_norm(node.store, batch.run, node.folder / NORM_NAME)
     manifest = describe(node, batch, written, rejected, engine)
+    ending.require_remembered()
     return patiently(lambda: ledger.publish(node.store, manifest), f"commit of batch {batch.id}")
 
 

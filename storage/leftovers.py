@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,17 +31,17 @@ class Cleared:
     removed_bytes: int = 0
 
 
-def clear_leftovers(node: StorageNode) -> Cleared:
+def clear_leftovers(node: StorageNode, min_age_seconds: float = 0.0) -> Cleared:
     """Remove what nobody will come back for; keep dumps whose batch still has a job.
 
     A dump whose batch is committed, or that no job names, is removed: its samples are stored, or will be extracted
-    again. A dump that a store job names waits for it. One that an extract job is making now is its business.
+    again. A dump that a store job names waits for it. Files younger than ``min_age_seconds`` may be of a proof. One that an extract job is making now is its business.
     """
     kept = removed = removed_bytes = 0
     for path in _files(node.folder):
         try:
             num_bytes = path.stat().st_size
-            if _is_wanted(node, path):
+            if time.time() - path.stat().st_mtime < min_age_seconds or _is_wanted(node, path):
                 kept += 1
                 continue
             path.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from storage.node import this_node
 
 log = logging.getLogger(__name__)
 
+CLEAR_INTERVAL_SECONDS = 60.0
 MAX_RETURNS = 3
 """How often a batch goes back to extraction before it becomes a dead letter."""
 
@@ -33,7 +34,7 @@ class StorageWorker(QueueWorker):
         own = names.store_queue(node_name())
         if self.queue_names() != [own]:
             raise UsageError(f"this node's queue is {own!r} (EAGLEFEED_NODE), not {self.queue_names()}")
-        self._is_open = False
+        self._clear_at = 0.0
 
     def breaker(self) -> Breaker:
         limit = this_node().settings.workers.failures_before_pause
@@ -43,12 +44,12 @@ class StorageWorker(QueueWorker):
         nodes.publish(self.connection, node_name(), {"message": message[:500]})
 
     def get_ready(self) -> None:
-        """Store and spool are proved usable once; what a dead process left in the spool is cleared then."""
+        """Store and spool are proved usable; what dead processes, or an emptied Redis, left in the spool is cleared."""
         nodes.claim(self.connection, node_name(), nodes.spool_id(this_node().spool.path))
-        if not self._is_open:
-            cleared = clear_leftovers(this_node())
+        if time.monotonic() >= self._clear_at:
+            cleared = clear_leftovers(this_node(), CLEAR_INTERVAL_SECONDS if self._clear_at else 0.0)
             log.info("spool %s: %s", this_node().folder, cleared)
-            self._is_open = True
+            self._clear_at = time.monotonic() + CLEAR_INTERVAL_SECONDS
 
     def handle_warm_shutdown_request(self) -> None:
         """Work that waits for a store gives its job back."""

@@ -13,7 +13,7 @@ from redis import Redis
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from config import environment, names, queues
+from config import ending, environment, names, queues
 from config.model_identity import run_identity
 from config.run import load_node_run
 from eaglefeed.errors import CorruptData, ProofFailed
@@ -84,6 +84,7 @@ def extract_batch(payload: dict[str, Any]) -> int | None:
         for _ in range(node.attempts - 1):
             for sample, _ in list(outcome.failed.values()):
                 extract(node, batch, [sample], outcome)
+        ending.require_remembered()
     except BaseException:
         remove_dumps(node, outcome)
         raise
