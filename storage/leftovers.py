@@ -35,7 +35,8 @@ def clear_leftovers(node: StorageNode, min_age_seconds: float = 0.0) -> Cleared:
     """Remove what nobody will come back for; keep dumps whose batch still has a job.
 
     A dump whose batch is committed, or that no job names, is removed: its samples are stored, or will be extracted
-    again. A dump that a store job names waits for it. Files younger than ``min_age_seconds`` may be of a proof. One that an extract job is making now is its business.
+    again. A dump that a store job names waits for it. One that an extract job is making now is its business.
+    Files younger than ``min_age_seconds`` may be of a start-up proof and are left alone.
     """
     kept = removed = removed_bytes = 0
     for path in _files(node.folder):
