@@ -7,6 +7,7 @@ from typing import Any
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from rq import Queue
@@ -18,16 +19,18 @@ from config.environment import redis_url
 RESULT_TTL_SECONDS = 0
 """A finished job is not kept: counters and manifests say what became of it."""
 
+REDIS_RETRIES = 50
+
 FAILURE_TTL_SECONDS = 30 * 24 * 3600
 """How long a dead letter waits for a person."""
 
 
 def connect(url: str | None = None) -> Redis:
-    """A client that rides out short absences of the server with jittered backoff; bytes in, bytes out."""
+    """A client that rides out two minutes without a (writable) server, with jittered backoff; bytes in, bytes out."""
     return Redis.from_url(
         url or redis_url(),
-        retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=8),
-        retry_on_error=[RedisConnectionError, RedisTimeoutError],
+        retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=REDIS_RETRIES),
+        retry_on_error=[RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError],
         health_check_interval=15,
         socket_keepalive=True,
     )
