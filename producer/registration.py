@@ -23,7 +23,7 @@ def register(settings: RunSettings, store: Store, redis: Redis) -> RunIdentity:
     """
     run_state.require_producing(redis, settings.name)
     if store.head(closed_key(settings.name)):
-        raise UsageError(f"run {settings.name!r} is closed; `eaglefeed run-state resume` opens it again")
+        raise UsageError(f"run {settings.name!r} is closed; `eaglefeed run-state resume --run RUN.toml` opens it again")
     identity = run_identity(settings)
     ensure_run(store, identity)
     redis.set(names.run_key(settings.name), settings.model_dump_json())
