@@ -27,6 +27,7 @@ from config.queues import FAILURE_TTL_SECONDS, RESULT_TTL_SECONDS
 from config.run_state import require_producing
 from eaglefeed.errors import EnvironmentFault
 from eaglefeed.records import Batch, Sample
+from producer.interruption import uninterrupted
 from storage.run_choice import required_redis
 
 POLL_SECONDS = 0.5
@@ -72,29 +73,32 @@ class Enqueuer:
         self.queue = Queue(names.EXTRACT_QUEUE, connection=redis, serializer=JSONSerializer, job_class=PackedJob)
         self.nonce = secrets.token_bytes(8)
 
-    def enqueue(self, samples: list[Sample]) -> Claim:
+    def enqueue(self, samples: list[Sample], settle: Callable[[Claim], None] = lambda claim: None) -> Claim:
         """Enqueue those of the samples that nobody has enqueued yet, as one batch.
 
-        Raises UsageError when the run has been cancelled or closed.
+        ``settle`` is told in the same uninterrupted step what became of them. Raises UsageError when the run has been
+        cancelled or closed.
         """
         batch = Batch(self.run, tuple(samples))
         payload = batch.to_payload()
         while True:
             self._wait_for_room()
-            with self.redis.pipeline() as pipe:
+            with uninterrupted(), self.redis.pipeline() as pipe:
                 try:
                     fresh = self._watch_unknown(pipe, samples)
-                    if not fresh:
-                        return Claim([], samples)
-                    if len(fresh) != len(batch.samples):
+                    if fresh and len(fresh) != len(batch.samples):
                         batch = Batch(self.run, tuple(fresh))
                         payload = batch.to_payload()
-                    self._commit(pipe, batch, payload)
+                    if fresh:
+                        self._commit(pipe, batch, payload)
                 except WatchError:  # somebody claimed in between, or the connection broke and the answer was lost
                     if not self._is_mine(batch):
                         continue
-            ours = {sample.id for sample in batch.samples}
-            return Claim(list(batch.samples), [sample for sample in samples if sample.id not in ours])
+                    fresh = list(batch.samples)
+                ours = {sample.id for sample in fresh}
+                claim = Claim(fresh, [sample for sample in samples if sample.id not in ours])
+                settle(claim)
+                return claim
 
     def _watch_unknown(self, pipe: Any, samples: list[Sample]) -> list[Sample]:
         key = names.known_key(self.run)

@@ -10,7 +10,7 @@ from redis import Redis
 from eaglefeed.records import Sample
 from producer.batches import Batcher
 from producer.dedup import Seen, known_flags
-from producer.enqueue import Enqueuer
+from producer.enqueue import Claim, Enqueuer
 from producer.tally import Tally
 from producer.tokens import Prepared
 
@@ -70,7 +70,9 @@ class Production:
             self._enqueue(full)
 
     def _enqueue(self, samples: list[Sample]) -> None:
-        claim = self.enqueuer.enqueue(samples)
+        self.enqueuer.enqueue(samples, self._settle)
+
+    def _settle(self, claim: Claim) -> None:
         self.seen.settle(claim.enqueued, claim.known)
         if claim.enqueued:
             self.tally.accept(claim.enqueued)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from eaglefeed.records import Batch, Sample, sample_id
 from producer import conversations, dedup, production
 from producer.batches import Batcher, bucket_of
 from producer.enqueue import Claim
+from producer.interruption import uninterrupted
 from producer.pool import chunked
 from producer.rows import Row
 from producer.tally import CountsDisagree, Tally
@@ -112,12 +114,12 @@ class KnownHere:
     def smismember(self, key: str, ids: list[bytes]) -> list[int]:
         return [int(one.hex() in self.ids) for one in ids]
 
-    def enqueue(self, samples: list[Sample]) -> Claim:
+    def enqueue(self, samples: list[Sample], settle: Any) -> None:
         fresh = [sample for sample in samples if sample.id not in self.ids]
         self.ids |= {sample.id for sample in fresh}
         if fresh:
             self.batches.append(fresh)
-        return Claim(fresh, [sample for sample in samples if sample not in fresh])
+        settle(Claim(fresh, [sample for sample in samples if sample not in fresh]))
 
 
 class Collected:
@@ -292,3 +294,15 @@ def test_ids_are_told_from_an_earlier_command_by_this_commands_own() -> None:
     seen.waiting.add(sample.id)
     seen.settle([sample], [])
     assert seen.has_enqueued(sample) and not seen.waiting
+
+
+def test_ctrl_c_waits_for_the_end_of_a_whole_step() -> None:
+    """The interrupt comes behind the block, not within it, and is not lost."""
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("whole")
+        done.append("never")
+    assert done == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
