@@ -1,7 +1,7 @@
 """States to bytes and back: lossless for any bit pattern, checksums inside, worked in chunks by threads.
 
 Rotate each pattern left by one, subtract each channel's usual exponent, and leave zstd nothing but its Huffman stage
-for that byte; the others are stored as they are (docs/format.md has the bytes, docs/benchmarks.md the comparison).
+for that byte; the others are stored as they are (docs/format.md has the bytes; `eaglefeed bench codec` compares).
 Legend: ``T`` tokens, ``S`` slots (K captured layers and the final state), ``H`` hidden width, ``R`` rows of a chunk.
 """
 

@@ -21,6 +21,14 @@ stop_requested = threading.Event()
 """Set by the worker's signal handler: waiting work gives its job back instead of waiting on."""
 
 
+def _say_nothing(message: str) -> None:
+    """Where nobody listens, the log is enough."""
+
+
+on_wait: Callable[[str], None] = _say_nothing
+"""Told each time why work waits; the worker sets it, so that the page can say which store or disk is away."""
+
+
 def patiently(action: Callable[[], Result], what: str) -> Result:
     """The result of ``action``, tried for as long as it takes while it raises what may pass.
 
@@ -39,5 +47,6 @@ def patiently(action: Callable[[], Result], what: str) -> Result:
                 raise StoreUnavailable(f"{what} is given back, not done: {error}") from error
             wait = pause * random.uniform(0.5, 1.0)
             log.warning("%s, attempt %d: %s; again in %.1f s", what, attempt, error, wait)
+            on_wait(f"{what} waits: {error}")
             stop_requested.wait(wait)
             pause, attempt = min(2 * pause, LONGEST_PAUSE_SECONDS), attempt + 1

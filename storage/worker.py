@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any, ClassVar
 
+from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 
 from config import names, nodes, queues
@@ -35,6 +37,7 @@ class StorageWorker(QueueWorker):
         if self.queue_names() != [own]:
             raise UsageError(f"this node's queue is {own!r} (EAGLEFEED_NODE), not {self.queue_names()}")
         self._clear_at = 0.0
+        patience.on_wait = self._publish_message
 
     def breaker(self) -> Breaker:
         limit = this_node().settings.workers.failures_before_pause
@@ -76,5 +79,10 @@ class StorageWorker(QueueWorker):
     def perform_job(self, job: Job, queue: Any, execution: Any) -> bool:
         done = super().perform_job(job, queue, execution)
         if done:
-            nodes.publish(self.connection, node_name(), {"last_sample_at": time.time()})
+            nodes.publish(self.connection, node_name(), {"last_sample_at": time.time(), "message": ""})
         return done
+
+    def _publish_message(self, message: str) -> None:
+        """For the page; work that waits for a store is not to fail for want of it."""
+        with contextlib.suppress(RedisError):
+            nodes.publish(self.connection, node_name(), {"message": message[:500]})

@@ -359,7 +359,9 @@ def test_a_shard_file_that_changes_on_the_disk_is_not_stored(
 
 
 def test_a_worker_that_is_to_stop_gives_its_job_back(home: StorageHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the store is away, a stop ends the waiting; the dumps stay."""
+    """While the store is away, the page is told why; a stop ends the waiting; the dumps stay."""
+    said: list[str] = []
+    monkeypatch.setattr(patience, "on_wait", said.append)
     batch = home.batch([300])
     dumps = home.write_dumps(batch)
     node = this_node()
@@ -375,6 +377,7 @@ def test_a_worker_that_is_to_stop_gives_its_job_back(home: StorageHome, monkeypa
         patience.stop_requested.set()
         with pytest.raises(StoreUnavailable, match="given back"):
             stored.result(10)
+    assert said and said[0].endswith("waits: the store is away")
     assert len(home.waiting()) == 1
 
 
