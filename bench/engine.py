@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import secrets
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,18 @@ EXAMPLE = """example:
 
 MIN_TOKENS, MAX_TOKENS = 256, 1024
 STOCK_PROMPTS = 4
-"""So many prompts go through SGLang's own return: it is the slow one, and its rate does not depend on count."""
+"""So many prompts go through SGLang's own return: it is the slow one, and its rate does not depend on their number."""
 
 _SAMPLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Tokens a second; memory in bytes, of all the engine's processes together."""
+    """Tokens a second, by the clock and (``cpu_s``) by what the engine's processes used of the processors.
+
+    On a machine that others use as well, the clock says little and the processor's seconds still compare. Memory in
+    bytes, of all the engine's processes together.
+    """
 
     prompts: int
     tokens: int
@@ -49,6 +55,9 @@ class Figures:
     extract_tokens_s: float
     proved_tokens_s: float
     stock_tokens_s: float
+    plain_tokens_cpu_s: float
+    extract_tokens_cpu_s: float
+    stock_tokens_cpu_s: float
     plain_peak_bytes: int
     extract_peak_bytes: int
     buffer_bytes: int
@@ -61,6 +70,14 @@ class Figures:
     @property
     def extract_to_stock(self) -> float:
         return self.extract_tokens_s / self.stock_tokens_s
+
+    @property
+    def extract_to_plain_cpu(self) -> float:
+        return self.extract_tokens_cpu_s / self.plain_tokens_cpu_s
+
+    @property
+    def extract_to_stock_cpu(self) -> float:
+        return self.extract_tokens_cpu_s / self.stock_tokens_cpu_s
 
     @property
     def extra_bytes(self) -> int:
@@ -89,7 +106,7 @@ def measure(settings: RunSettings, num_prompts: int, rounds: int, quiet: bool) -
     with tempfile.TemporaryDirectory(prefix="eaglefeed-bench-") as folder:
         spool = settings.spool.model_copy(update={"path": folder})
         settings = settings.model_copy(update={"spool": spool})
-        with running_engine(settings) as engine, Progress("bench engine", 3 * rounds, "passes", quiet) as progress:
+        with running_engine(settings) as engine, Progress("bench engine", 4 * rounds, "passes", quiet) as progress:
             return _measure(settings, identity, engine, prompts, rounds, progress)
 
 
@@ -127,32 +144,60 @@ def _measure(
         for answer in answers:
             prove(answer, identity, folder, name).unlink()
 
-    plain, extraction, proof, stock = [], [], [], []
-    plain_peak = extract_peak = 0
+    ways: dict[str, tuple[int, Callable[[], object]]] = {
+        "plain": (tokens, lambda: asyncio.run(_generate(engine.urls[0], prompts, False))),
+        "extract": (tokens, extract),
+        "prove": (tokens, prove_all),
+        "stock": (sum(map(_length, few)), lambda: asyncio.run(_generate(engine.urls[0], few, True))),
+    }
+    passes: dict[str, list[Pass]] = {name: [] for name in ways}
     for number in range(rounds):
-        seconds, peak = _timed(lambda: asyncio.run(_generate(engine.urls[0], prompts, False)))
-        plain.append(tokens / seconds)
-        plain_peak = max(plain_peak, peak)
-        seconds, peak = _timed(extract)
-        extraction.append(tokens / seconds)
-        extract_peak = max(extract_peak, peak)
-        proving, _ = _timed(prove_all)
-        proof.append(tokens / (seconds + proving))
-        seconds, _ = _timed(lambda: asyncio.run(_generate(engine.urls[0], few, True)))
-        stock.append(sum(prompt.num_tokens for prompt in few) / seconds)
-        progress.update(3 * (number + 1), plain=f"{plain[-1]:,.0f}/s", extract=f"{extraction[-1]:,.0f}/s")
+        for way, (count, work) in ways.items():
+            passes[way].append(_timed(count, work))
+        rates = {way: f"{found[-1].tokens_s:,.0f}/s" for way, found in passes.items()}
+        progress.update(4 * (number + 1), **rates)
+    proved = [tokens / (a.seconds + b.seconds) for a, b in zip(passes["extract"], passes["prove"], strict=True)]
     return Figures(
-        len(prompts),
-        tokens,
-        statistics.median(plain),
-        statistics.median(extraction),
-        statistics.median(proof),
-        statistics.median(stock),
-        plain_peak,
-        extract_peak,
-        settings.engine.dump_buffer_bytes,
-        max(int(answer.receipt.get("buffer_peak_bytes", 0)) for answer in answers),
+        prompts=len(prompts),
+        tokens=tokens,
+        plain_tokens_s=_median(passes["plain"], "tokens_s"),
+        extract_tokens_s=_median(passes["extract"], "tokens_s"),
+        proved_tokens_s=statistics.median(proved),
+        stock_tokens_s=_median(passes["stock"], "tokens_s"),
+        plain_tokens_cpu_s=_median(passes["plain"], "tokens_cpu_s"),
+        extract_tokens_cpu_s=_median(passes["extract"], "tokens_cpu_s"),
+        stock_tokens_cpu_s=_median(passes["stock"], "tokens_cpu_s"),
+        plain_peak_bytes=max(found.peak_bytes for found in passes["plain"]),
+        extract_peak_bytes=max(found.peak_bytes for found in passes["extract"]),
+        buffer_bytes=settings.engine.dump_buffer_bytes,
+        buffer_peak_bytes=max(int(answer.receipt.get("buffer_peak_bytes", 0)) for answer in answers),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over the prompts."""
+
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+    @property
+    def tokens_s(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def tokens_cpu_s(self) -> float:
+        return self.tokens / max(self.cpu_seconds, 1e-9)
+
+
+def _length(prompt: Sample) -> int:
+    return prompt.num_tokens
+
+
+def _median(passes: list[Pass], name: str) -> float:
+    return float(statistics.median(getattr(found, name) for found in passes))
 
 
 async def _generate(url: str, prompts: Sequence[Sample], return_states: bool) -> None:
@@ -175,41 +220,41 @@ async def _one(client: httpx.AsyncClient, url: str, prompt: Sample, return_state
         raise RuntimeError(f"SGLang returned {len(states[0])} rows for {prompt.num_tokens} tokens")
 
 
-def _timed(work: Callable[[], object]) -> tuple[float, int]:
-    """Seconds, and the engine's peak resident memory meanwhile."""
-    import threading
-
+def _timed(tokens: int, work: Callable[[], object]) -> Pass:
+    """Do the work, with the engine's processor time and its peak resident memory meanwhile."""
+    engine = psutil.Process().children(recursive=True)
     stop, peaks = threading.Event(), [0]
 
     def watch() -> None:
         while not stop.wait(_SAMPLE_SECONDS):
-            peaks[0] = max(peaks[0], engine_bytes(psutil.Process().children(recursive=True)))
+            peaks[0] = max(peaks[0], int(sum(_each(engine, lambda process: process.memory_info().rss))))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), sum(_each(engine, _cpu_seconds))
     try:
         work()
-        return time.perf_counter() - start, peaks[0]
+        seconds = time.perf_counter() - start
+        return Pass(tokens, seconds, sum(_each(engine, _cpu_seconds)) - used, peaks[0])
     finally:
         stop.set()
         watcher.join()
 
 
-def engine_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Resident memory of the scheduler processes, which run the model and hold the rows."""
-    total = 0
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _each(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], float]) -> Iterator[float]:
     for process in processes:
-        try:
-            if "scheduler" in process.name() or any("scheduler" in part for part in process.cmdline()[:1]):
-                total += process.memory_info().rss
-        except psutil.Error:
-            continue
-    return total
+        with contextlib.suppress(psutil.Error):
+            yield read(process)
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
-    names = (*Figures.__slots__, "extract_to_plain", "extract_to_stock", "extra_bytes")
+    derived = ("extract_to_plain", "extract_to_stock", "extract_to_plain_cpu", "extract_to_stock_cpu", "extra_bytes")
+    names = (*(each.name for each in fields(Figures)), *derived)
     return {name: getattr(figures, name) for name in names}
 
 
@@ -224,6 +269,8 @@ def table(figures: Figures) -> str:
             f"  extraction and proof      {figures.proved_tokens_s:>8,.0f} tokens/s",
             f"  SGLang's own return       {figures.stock_tokens_s:>8,.0f} tokens/s   "
             f"extraction is {figures.extract_to_stock:.1f} times that",
+            f"  by processor time         {figures.extract_tokens_cpu_s:>8,.0f} tokens/s   "
+            f"{figures.extract_to_plain_cpu:.3f} of plain, {figures.extract_to_stock_cpu:.1f} times SGLang's own",
             f"  engine memory, peak       {figures.plain_peak_bytes / mib:>8,.0f} MiB plain, "
             f"{figures.extract_peak_bytes / mib:,.0f} MiB extracting: {figures.extra_bytes / mib:,.0f} MiB more, "
             f"rows waiting at most {figures.buffer_peak_bytes / mib:,.0f} of {figures.buffer_bytes / mib:,.0f} MiB",
