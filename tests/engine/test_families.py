@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.engines import served, tiny_settings
 from workers.evidence import gather
-from workers.verdict import judge
+from workers.verdict import judge, table
 
 CASES = {
     "llama-float32": ("llama", "float32", (1, 3, 4)),
@@ -30,6 +30,7 @@ def test_prove_passes(case: str, tmp_path: Path) -> None:
     family, dtype, layers = CASES[case]
     with served(tiny_settings(family, tmp_path, dtype, model={"layers": layers})) as engine:
         result = judge(gather(engine.settings, engine.identity, engine.engine, 8))
+        print(table(result))
         assert result["verdict"] == "pass", result["breaches"]
         assert result["rows_equal_tokens"] is True
         assert result["cached_tokens_max"] == 0
