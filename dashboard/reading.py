@@ -56,7 +56,7 @@ class Reader:
         found_nodes = tuple(_node(node, next(answers), seen_at, now) for node, seen_at in sorted(nodes.items()))
         queues = self._queues([_take_queue(name, answers) for name in queue_names], now)
         for minute, text in zip(depths_wanted, next(answers), strict=True):
-            self._depths[minute] = json.loads(text) if text else {}
+            self._depths[minute] = _depths(text) if text else {}
         self._forget(now, runs)
         found = [self._run(run, *counted[run], now, queues, found_nodes) for run in runs]
         found.sort(
@@ -92,7 +92,7 @@ class Reader:
     def _take_run(self, run: str, wanted: list[int], answers: Any) -> tuple[dict[str, int], int, str]:
         counts, counted, (said, settings) = _integers(next(answers)), int(next(answers)), next(answers)
         if settings and run not in self._models:
-            self._models[run] = str(json.loads(settings).get("model", {}).get("path", "")).rsplit("/", 1)[-1]
+            self._models[run] = _model_name(settings)
         for minute in wanted:
             self._minutes[run][minute] = _integers(next(answers))
         return counts, counted, _text(said or b"")
@@ -197,7 +197,26 @@ def _age(date: bytes | None, now: float) -> float | None:
 
 
 def _integers(fields: dict[bytes, bytes]) -> dict[str, int]:
-    return {_text(name): int(value) for name, value in fields.items()}
+    """Counters; what is no number was written by somebody else and is left out."""
+    return {_text(name): int(value) for name, value in fields.items() if value.lstrip(b"-").isdigit()}
+
+
+def _model_name(settings: bytes) -> str:
+    """The last part of the run file's model path; "" where the settings cannot be read."""
+    try:
+        return str(json.loads(settings)["model"]["path"]).rstrip("/").rsplit("/", 1)[-1]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _depths(text: bytes) -> dict[str, int]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return (
+        {str(name): value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
+    )
 
 
 def _number(text: str | None) -> float:

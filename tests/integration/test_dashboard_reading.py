@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from statistics import median
 from typing import Any, cast
@@ -139,6 +140,20 @@ def test_an_empty_redis_is_no_error(redis: Redis) -> None:
     numbers = Reader(redis).read()
     assert (numbers.runs, numbers.nodes, numbers.run(None)) == ((), (), None)
     assert [queue.waiting for queue in numbers.queues] == [0]
+
+
+def test_what_others_wrote_into_our_keys_does_no_harm(redis: Redis) -> None:
+    """Settings, counters, depths and node fields that cannot be read are left out, and the rest is shown."""
+    play(redis, Scene(waiting=2))
+    minute = int(time.time() // 60)
+    redis.set(names.run_key(Scene().run), b"\xff{")
+    redis.hset(names.count_key(Scene().run), mapping={"foreign": "x", "stored": 7})
+    redis.set(names.depth_key(minute), "[1]")
+    redis.hset(names.node_key("gpu-01"), mapping={"spool_bytes": "many", "updated_at": "now"})
+    numbers = Reader(redis).read()
+    run = numbers.run(None)
+    assert run is not None
+    assert (run.stored, run.model, numbers.nodes[0].spool_bytes) == (7, "", 0)
 
 
 def test_depths_are_sampled_once_a_minute(redis: Redis) -> None:
