@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos import faults, recovery
+from tests.chaos import exposure, faults, recovery
 from tests.chaos.stand import Stand, rows, wait_until
 
 ROWS_AT_ONCE = 50
@@ -36,6 +36,7 @@ def main() -> int:
     with Stand(folder, parsed.nodes) as stand:
         mark, failures = stand.mark, run(stand, seed, parsed.samples, parsed.faults, parsed.seconds)
         left = [f"{node.name} keeps {name}" for node in stand.nodes for name in node.dumps()]
+        left += exposure.secrets_found(stand) + exposure.foreign_listeners(stand)
     failures += left + [f"orphan: {each}" for each in faults_orphans(mark)]
     for failure in failures:
         print(f"FAILED: {failure}", flush=True)
@@ -57,6 +58,9 @@ def run(stand: Stand, seed: int, num_samples: int, num_faults: int, max_seconds:
         time.sleep(rng.uniform(0.2, 3.0))
         said = faults.draw(rng)(stand, rng)
         done += 1
+        if done == num_faults // 2:
+            stand.empty_redis()
+            said += "; FLUSHALL, rebuild, produce again"
         feed.keep_up(done / num_faults)
         watch.look(stand)
         print(f"{time.monotonic() - begun:6.1f} s  fault {done:3d}  {said}  {_progress(stand)}", flush=True)

@@ -133,6 +133,15 @@ class Stand:
         self.producers.append(service)
         service.start()
 
+    def empty_redis(self) -> None:
+        """FLUSHALL in the middle of everything, then what docs/queue.md says: rebuild, and the same produce again."""
+        self.redis.flushall()
+        command = [sys.executable, "-m", "eaglefeed.cli", "rebuild", "--run", str(self.run_file), "--quiet"]
+        subprocess.run(command, env=self._environment({}), cwd=CHECKOUT, check=True, capture_output=True)
+        for producer in self.producers:
+            producer.stop()
+            producer.start()
+
     def counted(self) -> dict[str, int]:
         """The run's counters; {} while Redis is away."""
         with contextlib.suppress(RedisError):
