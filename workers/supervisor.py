@@ -66,7 +66,7 @@ class Supervisor:
         Raises EngineEnded or EnvironmentFault when the engine has never become ready: waiting would not mend that.
         """
         signal.signal(signal.SIGTERM, _interrupt)
-        backoff = Backoff(1.0, 60.0)
+        backoff = Backoff(1.0, 10.0)
         while True:
             begun = time.monotonic()
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from eaglefeed.manifest import Manifest
 from eaglefeed.records import sample_id
@@ -17,6 +18,7 @@ from workers.suspicion import Suspicion
 EXTRA_RUNS = 8
 
 
+@pytest.mark.timeout(600)
 def test_one_poisonous_sample_of_64_costs_at_most_8_runs_and_no_neighbour(tmp_path: Path, monkeypatch):
     """63 samples are stored, the poison is in the manifest's rejects, the engine was started at most 8 more times."""
     planted = rows(0, 64)
@@ -24,7 +26,7 @@ def test_one_poisonous_sample_of_64_costs_at_most_8_runs_and_no_neighbour(tmp_pa
     planted[37]["loss_mask"] = [0] * len(POISON) + planted[37]["loss_mask"]
     with Stand(tmp_path / "stand", num_nodes=1, batch_tokens=32_768, fault="poison") as stand:
         stand.produce(planted)
-        seconds = wait_until(stand.is_settled, 280, "everything is settled")
+        seconds = wait_until(stand.is_settled, 540, "everything is settled")
         counted, engine = stand.counted(), stand.nodes[0].engine
         ready = engine.log.read_text("utf-8", "replace").count("engine ready:")
         for name, value in stand.seaweed.environment.items():
