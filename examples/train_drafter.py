@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def ahead(x: Tensor, count: int) -> Tensor:
 def train_loss(drafter: Drafter, target: Target, batch: dict[str, Tensor], selected: Tensor, depth: int) -> Tensor:
     """Soft cross-entropy against the target's distribution, ``depth`` drafts deep, over supervised places."""
     ids, mask, final = batch["input_ids"], batch["loss_mask"], batch["target"].float()
-    state, past, loss = drafter.fuse(batch["hidden_state"].float()), [], torch.zeros(())
+    state, past, loss = drafter.fuse(batch["hidden_state"].float()).float(), [], torch.zeros(())
     for step in range(depth):
         # Place t has seen token t; draft `step` reads token t+1+step and says token t+2+step.
         state = drafter.step(target.embedding[ahead(ids, step + 1)], state, past)
@@ -201,7 +202,7 @@ def main() -> None:
     drafter = Drafter(target, len(run.layer_ids), len(selected))
     drafter.head.weight.data.copy_(target.head[selected])
     optimizer = torch.optim.AdamW(drafter.parameters(), parsed.rate, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, parsed.rate, parsed.steps, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, parsed.steps))
     sampler = eaglefeed.LengthBucketBatchSampler(run.lengths, parsed.batch_tokens, rank=0, world_size=1)
     loader = eaglefeed.Loader(run, sampler, eaglefeed.PaddedCollator(max_length=2048))
     step, epoch, losses, started = 0, 0, [], time.monotonic()
@@ -226,6 +227,11 @@ def main() -> None:
     d2t, t2d = torch.from_numpy(vocabulary.d2t), torch.from_numpy(vocabulary.t2d)
     save_file({**drafter.state_dict(), "d2t": d2t, "t2d": t2d}, parsed.save)
     print(f"saved {parsed.save}")
+
+
+def rate_at(step: int, steps: int) -> float:
+    """A short warm-up, then a cosine down to a tenth."""
+    return min(1.0, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, step / max(1, steps))))
 
 
 def tell(parsed: argparse.Namespace, step: int, losses: list[float], accepted: list[float], started: float) -> None:
