@@ -25,11 +25,11 @@ FAILURE_TTL_SECONDS = 30 * 24 * 3600
 """How long a dead letter waits for a person."""
 
 
-def connect(url: str | None = None) -> Redis:
+def connect(url: str | None = None, retries: int = REDIS_RETRIES) -> Redis:
     """A client that rides out two minutes without a (writable) server, with jittered backoff; bytes in, bytes out."""
     return Redis.from_url(
         url or redis_url(),
-        retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=REDIS_RETRIES),
+        retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=retries),
         retry_on_error=[RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError],
         health_check_interval=15,
         socket_keepalive=True,

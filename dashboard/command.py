@@ -14,6 +14,7 @@ import sys
 
 from config import environment
 from config.queues import connect
+from dashboard.reading import REDIS_RETRIES
 from eaglefeed.errors import EnvironmentFault, UsageError
 
 MIN_TOKEN_LENGTH = 16
@@ -56,7 +57,7 @@ def main(parsed: argparse.Namespace) -> int:
     url = parsed.redis or environment.redis_url()
     listener = listen(parsed.host, parsed.port)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app = create_app(connect(url), Access(parsed.host, token))
+    app = create_app(connect(url, REDIS_RETRIES), Access(parsed.host, token))
     if not parsed.quiet:
         where = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         print(f"eaglefeed dashboard: http://{where}:{listener.getsockname()[1]}/", file=sys.stderr, flush=True)

@@ -21,6 +21,9 @@ from dashboard.figures import Node, Numbers, Queue, Run
 HISTORY_MINUTES = 24 * 60
 OPEN_MINUTES = 3
 MINUTES_PER_POLL = 64
+REDIS_RETRIES = 2
+"""Who watches wants to hear soon that Redis is away; workers are patient (``config.queues.REDIS_RETRIES``)."""
+
 _STORE = "store."
 
 

@@ -22,7 +22,7 @@ from config.queues import connect
 from dashboard import wording
 from dashboard.figures import Numbers, Run
 from dashboard.pipeline import stages
-from dashboard.reading import Reader
+from dashboard.reading import REDIS_RETRIES, Reader
 from eaglefeed.errors import EnvironmentFault, UsageError
 
 EXAMPLE = """examples:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     url = parsed.redis or environment.redis_url()
-    reader = Reader(connect(url))
+    reader = Reader(connect(url, REDIS_RETRIES))
     numbers = read_or_explain(reader, url)
     if parsed.name and numbers.runs and parsed.name not in (run.name for run in numbers.runs):
         known = ", ".join(run.name for run in numbers.runs)
