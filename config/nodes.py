@@ -28,6 +28,10 @@ return ARGV[1]
 """
 
 
+# KEYS: owner.  ARGV: spool id.
+_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+
+
 class NameTaken(EnvironmentFault):
     """Two nodes with one name would take each other's store jobs, and neither has the other's dumps."""
 
@@ -65,6 +69,11 @@ def claim(redis: Redis, node: str, spool_id: str) -> None:
             f"another machine or spool works as node {node!r}: give each node its own EAGLEFEED_NODE "
             f"(a node that has just been replaced is forgotten after {OWNER_TTL_SECONDS} s)"
         )
+
+
+def release(redis: Redis, node: str, spool_id: str) -> None:
+    """Give the name up when it is ours; the spool's other workers claim it again within seconds."""
+    redis.eval(_RELEASE, 1, names.owner_key(node), spool_id)
 
 
 def spool_id(folder: Path) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, ClassVar
 
+from redis.exceptions import RedisError
 from rq.exceptions import StopRequested
 from rq.executions import Execution
 from rq.job import Job
@@ -85,6 +86,9 @@ class QueueWorker(PatientWorker):
     def on_pause(self, error: BaseException, message: str) -> None:
         """Called when the worker begins to wait, with why; ``message`` holds no secret."""
 
+    def on_end(self) -> None:
+        """Called at the end, Redis willing."""
+
     # What RQ calls.
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
@@ -114,6 +118,12 @@ class QueueWorker(PatientWorker):
                 raise
             except Exception as error:
                 self.pause_for(error)
+
+    def teardown(self) -> None:
+        self.connection.set_retry(self.no_patience)
+        with suppress(RedisError, OSError):
+            self.on_end()
+        super().teardown()
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         return HEARTBEAT_TTL_SECONDS

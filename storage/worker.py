@@ -54,6 +54,10 @@ class StorageWorker(QueueWorker):
             log.info("spool %s: %s", this_node().folder, cleared)
             self._clear_at = time.monotonic() + CLEAR_INTERVAL_SECONDS
 
+    def on_end(self) -> None:
+        if self._clear_at:
+            nodes.release(self.connection, node_name(), nodes.spool_id(this_node().spool.path))
+
     def handle_warm_shutdown_request(self) -> None:
         """Work that waits for a store gives its job back."""
         super().handle_warm_shutdown_request()

@@ -80,6 +80,10 @@ class EngineWorker(QueueWorker):
             self._is_proved = False
         self._publish("down" if isinstance(error, EngineGone) else "paused", message)
 
+    def on_end(self) -> None:
+        if "spool" in self.__dict__:
+            nodes.release(self.connection, node_name(), self.spool_id)
+
     def is_alive(self) -> bool:
         """A live process in front of a dead engine is no sign of life."""
         alive = jobs.this_node().engine.is_answering()
