@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglefeed.errors import CorruptData
@@ -38,6 +38,7 @@ def same(first: RunIndex, second: RunIndex) -> bool:
 
 
 @given(batches, st.randoms())
+@settings(deadline=None)
 def test_the_order_of_manifests_does_not_matter(groups: list[list[int]], random: object) -> None:
     """Folded in any order, or the second half onto the first, the index is the same; each sample is in it once."""
     manifests = [make_manifest(group) for group in groups]
@@ -52,6 +53,7 @@ def test_the_order_of_manifests_does_not_matter(groups: list[list[int]], random:
 
 
 @given(batches)
+@settings(deadline=None)
 def test_the_file_holds_the_index(groups: list[list[int]]) -> None:
     """Written and read, every column, count and batch id is what it was."""
     index = fold("run", [make_manifest(group) for group in groups])
@@ -62,6 +64,7 @@ def test_the_file_holds_the_index(groups: list[list[int]]) -> None:
 
 
 @given(st.integers(0, 600), st.integers(0, 7))
+@settings(deadline=None)
 def test_a_damaged_file_is_refused(place: int, bit: int) -> None:
     """A flipped bit gives CorruptData or, in a value, another value: never another exception."""
     data = bytearray(fold("run", [make_manifest([1, 2, 3])]).to_bytes())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -86,6 +86,7 @@ def test_a_damaged_file_is_named() -> None:
 
 
 @given(st.integers(0, 2**16 - 1))
+@settings(deadline=None)
 def test_bfloat16_widens_exactly(bits: int) -> None:
     """Each of the 65,536 patterns widens to torch's value and rounds back to itself."""
     pattern = np.array([bits], np.uint16)
@@ -97,6 +98,7 @@ def test_bfloat16_widens_exactly(bits: int) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
+@settings(deadline=None)
 def test_rounding_is_torch_s(value: float) -> None:
     """float32 to bfloat16 and float16 rounds to nearest, ties to even, as torch does."""
     values = np.array([value], np.float32)

@@ -38,6 +38,7 @@ def interleaved(ranks: list[Batches]) -> Batches:
 
 
 @given(lengths, kinds, st.integers(0, 5), st.integers(0, 3), st.booleans())
+@settings(deadline=None)
 def test_ranks_share_one_order(sizes: list[int], kind: str, seed: int, epoch: int, shuffle: bool) -> None:
     """1, 2 and 4 ranks read the same batches in the same order, each sample once."""
     orders = []
@@ -54,7 +55,7 @@ def test_ranks_share_one_order(sizes: list[int], kind: str, seed: int, epoch: in
 
 
 @given(lengths, kinds, st.integers(0, 5), st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_a_resume_continues_the_order(sizes: list[int], kind: str, seed: int, data: st.DataObject) -> None:
     """Stopped on 1, 2 or 4 ranks after any step, resumed on any: no sample twice, none missing, the same order."""
     before = data.draw(st.sampled_from([1, 2, 4]))
@@ -73,6 +74,7 @@ def test_a_resume_continues_the_order(sizes: list[int], kind: str, seed: int, da
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=150), st.integers(0, 9))
+@settings(deadline=None)
 def test_packs_fit(sizes: list[int], seed: int) -> None:
     """No pack is longer than it may be, and at most half of the packs of a pool are less than half full."""
     packs = list(make("packed", sizes, seed=seed, rank=0, world_size=1))
@@ -82,6 +84,7 @@ def test_packs_fit(sizes: list[int], seed: int) -> None:
 
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=150))
+@settings(deadline=None)
 def test_buckets_fit(sizes: list[int]) -> None:
     """A batch padded to its longest sample keeps to ``max_tokens``, a longer sample alone excepted."""
     for batch in make("bucket", sizes, rank=0, world_size=1):
