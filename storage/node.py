@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from eaglefeed.identity import RunIdentity
 from eaglefeed.stores import Store, StoreOptions, open_store
 from storage.ledger import ensure_run
 from storage.spool import Spool
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +57,6 @@ def this_node() -> StorageNode:
     spool.open()
     identity, store = run_identity(settings), store_of(settings)
     create_is = store.check()
+    log.info("store %s: %s", store.url, create_is)
     ensure_run(store, identity)
     return StorageNode(environment.node_name(), settings, identity, store, spool, queues.connect(), create_is)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _BUSY = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
+_NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>A header you provided is unknown.</Message></Error>"
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -21,6 +22,7 @@ class Faults:
     Attributes:
         busy_until: before this time (``time.monotonic``) every request is answered with 503.
         ignore_conditions: the object is removed before a conditional PUT, as if If-None-Match were ignored.
+        refuse_conditions: a conditional request is answered with 501.
         hide_checksums: no answer carries a checksum header.
         flip_uploads: so many bodies of PUTs lose a bit on the way, their checksum header kept.
         cut_downloads: so many bodies of GETs break off in the middle.
@@ -29,6 +31,7 @@ class Faults:
     busy_until: float = 0.0
     ignore_conditions: bool = False
     hide_checksums: bool = False
+    refuse_conditions: bool = False
     flip_uploads: int = 0
     cut_downloads: int = 0
     num_requests: int = 0
@@ -98,6 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.command == "PUT" and len(body) > 1000 and self.faults.take("flip_uploads"):
             body = bytes([*body[:500], body[500] ^ 1]) + body[501:]
+        if self.faults.refuse_conditions and self.headers.get("If-None-Match"):
+            self._answer(501, [("Content-Type", "application/xml")], _NOT_IMPLEMENTED)
+            return
         if self.faults.ignore_conditions and self.headers.get("If-None-Match"):
             bucket, _, key = urlsplit(self.path).path.lstrip("/").partition("/")
             self.s3.delete_object(Bucket=bucket, Key=key)

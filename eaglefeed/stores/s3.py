@@ -77,7 +77,7 @@ class S3Store:
         )
         arguments = {"ChecksumCRC32": to_base64(checksum)}
         full_key = self._full(key)
-        if create_only and not self._conditional and self.head(key) is not None:
+        if create_only and self.head(key) is not None:  # looked for first: a shard takes longer to send than a HEAD
             raise FileExistsError(f"{self.url}/{key}")
         if create_only and self._conditional:
             self._create_only.add(full_key)
@@ -91,7 +91,11 @@ class S3Store:
         except EaglefeedError as error:
             if error_code(error) in _EXISTS:
                 raise FileExistsError(f"{self.url}/{key}") from error
-            raise
+            if full_key not in self._create_only or error_code(error) not in _NO_CONDITIONS:
+                raise
+            self._conditional = False  # this store takes no condition: the look before has to do
+            self._create_only.discard(full_key)
+            return self.put_file(key, path, checksum, create_only)
         finally:
             self._create_only.discard(full_key)
         return self._verified(key, path.stat().st_size, checksum)

@@ -225,6 +225,21 @@ def test_a_store_without_conditions_is_told_apart(proxy: FaultProxy, behind_prox
     assert behind_proxy.get("a/x") == b"first"
 
 
+def test_a_store_that_refuses_conditions_is_used_without(
+    proxy: FaultProxy, behind_proxy: Store, tmp_path: Path
+) -> None:
+    """501 for If-None-Match: objects are looked for before they are written, manifests and shards alike."""
+    proxy.faults.refuse_conditions = True
+    assert "does not honour If-None-Match" in behind_proxy.check()
+    again = open_store(behind_proxy.url, OPTIONS)  # one that has not been checked finds out by itself
+    for num_bytes in (1000, 2 * PART_BYTES):
+        path, expected = file_of(tmp_path, num_bytes)
+        assert again.put_file(f"a/{num_bytes}", path, expected, create_only=True).checksum == expected
+        with pytest.raises(FileExistsError):
+            again.put_file(f"a/{num_bytes}", path, expected, create_only=True)
+    assert again.create("a/x", b"first") and not again.create("a/x", b"second")
+
+
 def test_a_store_without_checksums_is_read_back(proxy: FaultProxy, behind_proxy: Store, tmp_path: Path) -> None:
     """Where the store reports no checksum, the object is read back and hashed."""
     proxy.faults.hide_checksums = True
