@@ -12,7 +12,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Look:
     states_crc32: int = 0
     final_state: str = ""
     traces: Traces | None = None
+    partial: tuple[Traces, ...] = ()
+    """Of a file with fewer or more rows than tokens: its rows beside the first tokens, and beside the last."""
 
 
 @dataclass
@@ -132,7 +134,15 @@ def look_at(reader: Reader, folder: Path, path: Path) -> Look:
         _crc32(sample),
         sample.final_state,
         Evidence().trace(sample) if whole else None,
+        _partial_traces(sample) if any(fault.kind in ("short", "long") for fault in faults) else (),
     )
+
+
+def _partial_traces(sample: ForeignSample) -> tuple[Traces, ...]:
+    count = min(len(sample.token_ids), len(sample.aux), len(sample.final))
+    rows = replace(sample, aux=sample.aux[:count], final=sample.final[:count])
+    sides = (sample.token_ids[:count], sample.token_ids[len(sample.token_ids) - count :])
+    return tuple(Evidence().trace(replace(rows, token_ids=side)) for side in sides)
 
 
 def looks_of(reader: Reader, folder: Path, threads: int, quiet: bool) -> Iterator[Look]:
@@ -180,7 +190,11 @@ def _judge_norms(whole: list[Look], report: Report) -> None:
 
 def _judge_copies(looks: list[Look], mismatched: set[str], report: Report) -> None:
     first: dict[str, Look] = {}
+    whole = {look.sample_id for look in looks if look.traces and look.path not in mismatched}
     for look in looks:
+        if look.partial and look.sample_id in whole and not _belongs(look, looks):
+            _call_mismatched(look, report)
+            continue
         # What has another's ids, or cannot be read, is no second copy of it.
         if not look.sample_id or look.path in mismatched:
             continue
@@ -188,6 +202,19 @@ def _judge_copies(looks: list[Look], mismatched: set[str], report: Report) -> No
         if kept is not look:
             same = "with the same states" if kept.states_crc32 == look.states_crc32 else "with other states"
             report.faults.append(Fault(look.path, "duplicate", f"the sample of {kept.path}, {same}"))
+
+
+def _belongs(look: Look, looks: list[Look]) -> bool:
+    """Whether the rows of a file with another count are those of its tokens, from the front or to the end."""
+    others = {each.path: each.traces for each in looks if each.traces}
+    return any(look.path not in Evidence({**others, look.path: part}).mismatched() for part in look.partial)
+
+
+def _call_mismatched(look: Look, report: Report) -> None:
+    """Its ids are another file's: that, and not the count of rows, is what is wrong with it."""
+    report.faults = [each for each in report.faults if each.path != look.path or each.kind not in ("short", "long")]
+    detail = f"its {look.num_tokens} token ids are another file's, and its {look.num_rows} rows are of other tokens"
+    report.faults.append(Fault(look.path, "mismatched-ids", detail))
 
 
 def _crc32(sample: ForeignSample) -> int:

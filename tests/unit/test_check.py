@@ -172,6 +172,33 @@ def test_every_planted_fault_in_speculators_data(dumps: tuple[str, Path, list[Pa
 
 
 @pytest.mark.parametrize("dumps", ["specforge"], indirect=True)
+def test_ids_of_a_sample_of_another_length(dumps: tuple[str, Path, list[Path]]) -> None:
+    """Another sample's ids whole, so that rows and tokens differ in number: mismatched ids, not a short file or a copy.
+
+    A short copy of its own sample is both short and a duplicate.
+    """
+    name, folder, paths = dumps
+    other = torch.load(paths[11], weights_only=True)["input_ids"]
+
+    def others_ids(record: dict[str, Any]) -> None:
+        record["input_ids"], record["loss_mask"] = other, torch.ones_like(other)
+
+    def lose_rows(record: dict[str, Any]) -> None:
+        for key in ("aux_hidden_state", "hidden_state"):
+            record[key] = record[key][:, 40:]
+
+    change(paths[6], others_ids)
+    copy = paths[-1].with_name("z" + paths[-1].name)
+    copy.write_bytes(paths[4].read_bytes())
+    change(copy, lose_rows)
+    assert found(name, folder) == {
+        (str(paths[6].relative_to(folder)), "mismatched-ids"),
+        (str(copy.relative_to(folder)), "short"),
+        (str(copy.relative_to(folder)), "duplicate"),
+    }
+
+
+@pytest.mark.parametrize("dumps", ["specforge"], indirect=True)
 def test_rows_shifted_by_one_are_found(dumps: tuple[str, Path, list[Path]]) -> None:
     """States one row late have the right count, no zero and no NaN; they are found by their tokens."""
     name, folder, paths = dumps
