@@ -14,7 +14,7 @@ import torch
 
 from config.model_identity import run_identity
 from config.run import RunSettings, parse_run
-from eaglefeed.dump import Dump, read_dump
+from eaglefeed.dump import PART_SUFFIX, SUFFIX, Dump, read_dump
 from eaglefeed.errors import ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
@@ -63,8 +63,8 @@ class Served:
         return refused
 
     def leftovers(self) -> list[str]:
-        """Files of the spool that are no dump asked for."""
-        return sorted(path.name for path in self.folder.iterdir() if path.name != "final_norm.safetensors")
+        """Dumps, whole or half, that lie in the run's folder (beside the norm and the workers' locks)."""
+        return sorted(path.name for path in self.folder.iterdir() if path.suffix in (SUFFIX, PART_SUFFIX))
 
     @staticmethod
     def batch_id(samples: Sequence[Sample]) -> str:
