@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -202,7 +201,8 @@ def main() -> None:
     drafter = Drafter(target, len(run.layer_ids), len(selected))
     drafter.head.weight.data.copy_(target.head[selected])
     optimizer = torch.optim.AdamW(drafter.parameters(), parsed.rate, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, parsed.steps))
+    # One cycle needs room for its warm-up: fewer than 50 steps take the beginning of 50.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, parsed.rate, max(parsed.steps, 50), pct_start=0.05)
     sampler = eaglefeed.LengthBucketBatchSampler(run.lengths, parsed.batch_tokens, rank=0, world_size=1)
     loader = eaglefeed.Loader(run, sampler, eaglefeed.PaddedCollator(max_length=2048))
     step, epoch, losses, started = 0, 0, [], time.monotonic()
@@ -227,11 +227,6 @@ def main() -> None:
     d2t, t2d = torch.from_numpy(vocabulary.d2t), torch.from_numpy(vocabulary.t2d)
     save_file({**drafter.state_dict(), "d2t": d2t, "t2d": t2d}, parsed.save)
     print(f"saved {parsed.save}")
-
-
-def rate_at(step: int, steps: int) -> float:
-    """A short warm-up, then a cosine down to a tenth."""
-    return min(1.0, (step + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, step / max(1, steps))))
 
 
 def tell(parsed: argparse.Namespace, step: int, losses: list[float], accepted: list[float], started: float) -> None:
