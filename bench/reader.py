@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.reader_data import RUN, copy_to, make_large_run, make_run, make_small_files
+from bench.reader_data import RUN, copy_to, make_large_run, make_run, make_small_files, real_states
 from bench.states import MODEL
 from eaglefeed.dataset import Dataset, open_run
 from eaglefeed.samplers import shuffled
@@ -38,6 +38,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=MODEL, metavar="DIR", help="SmolLM2 (default %(default)s)")
+    parser.add_argument("--states-of", default="", metavar="RUN", help="take the states of this run instead")
     parser.add_argument("--samples", type=int, default=256, help="samples of 128 to 1,024 tokens (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="each row's best of so many, in turn with the others")
     parser.add_argument("--index-samples", type=int, default=100_000, help="samples for start-up (default %(default)s)")
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(parsed: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=parsed.folder, prefix="eaglefeed-bench-") as name:
         folder = Path(name)
-        url = make_run(parsed.model, folder, parsed.samples, parsed.quiet)
+        states = real_states(parsed.model, parsed.states_of, parsed.quiet)
+        url = make_run(states, folder, parsed.samples, parsed.quiet)
         rows = measure_disk(url, folder, parsed.rounds) + measure_s3(url, folder, parsed.rounds)
         start = measure_start(folder, parsed.index_samples)
     theirs = _rate(rows, "specforge", "cold", "random")

@@ -27,13 +27,21 @@ VOCABULARY = 49_152
 SAMPLES_A_SHARD = 32
 
 
-def make_run(model: Path, folder: Path, num_samples: int, quiet: bool) -> str:
+def real_states(model: Path, source: str, quiet: bool) -> np.ndarray:
+    """16,384 rows of real states ``[T, K+1, H]``: of the run ``source``, else made on the spot."""
+    if not source:
+        return np.concatenate(smollm2_states(model, 16_384, quiet))
+    run = open_run(source)
+    count = int(np.searchsorted(np.cumsum(run.lengths), 16_384)) + 1
+    return np.concatenate([each.states for each in run.states(range(min(count, len(run))))])
+
+
+def make_run(states: np.ndarray, folder: Path, num_samples: int, quiet: bool) -> str:
     """A run in ``folder/store`` and SpecForge's files of it in ``folder/specforge``; the store's URL.
 
-    States are SmolLM2's own, cut at random places into samples of 128 to 1,024 tokens; token ids are random.
+    The states are cut at random places into samples of 128 to 1,024 tokens; token ids are random.
     """
     url, rng = str(folder / "store"), np.random.default_rng(0)
-    states = np.concatenate(smollm2_states(model, 16_384, quiet))
     identity = make_identity(states.shape[2])
     store = open_store(url)
     store.create(run_key(RUN), identity.to_json())
