@@ -40,6 +40,7 @@ def test_an_engine_says_one_line_and_leaves_no_orphan(tmp_path: Path) -> None:
     """Ready is one line on standard output; killed without a word, it takes all of SGLang's processes with it."""
     with (tmp_path / "log").open("w") as log:
         engine = command("engine", "--run", str(run_file(tmp_path)), "--port", str(free_port()), stderr=log)
+    with engine:
         assert engine.stdout is not None
         line = engine.stdout.readline()
         assert line.startswith("engine ready: http://127.0.0.1:"), (tmp_path / "log").read_text()[-3000:]
