@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ MEMORY_BYTES = 1200 << 20
 
 def main() -> int:
     """Exit codes: 0 the audit is clean, 1 the failures are printed."""
+    signal.signal(signal.SIGTERM, _interrupt)
     parsed = _arguments()
     seed = parsed.seed if parsed.seed is not None else random.SystemRandom().randrange(10**6)
     folder = Path(tempfile.mkdtemp(prefix="eaglefeed-chaos-"))
@@ -164,6 +166,11 @@ def faults_orphans(mark: str) -> list[str]:
     with contextlib.suppress(TimeoutError):
         wait_until(lambda: not orphans(mark), 20, "no orphan")
     return orphans(mark)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Stopped by a signal, the stand ends as it does after a run: no process is left."""
+    raise KeyboardInterrupt
 
 
 def _progress(stand: Stand) -> str:
