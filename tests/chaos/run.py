@@ -23,6 +23,7 @@ from tests.chaos import exposure, faults, recovery
 from tests.chaos.stand import Stand, rows, wait_until
 
 ROWS_AT_ONCE = 50
+MEASURED_ROWS = 400
 SETTLE_SECONDS = 420.0
 MEMORY_BYTES = 1200 << 20
 """No worker may grow beyond this, engines aside."""
@@ -103,8 +104,8 @@ class Feed:
     def __init__(self, stand: Stand, num_samples: int) -> None:
         self._stand, self._total, self._given = stand, num_samples, 0
 
-    def more(self) -> bool:
-        number = min(ROWS_AT_ONCE, self._total - self._given)
+    def more(self, at_most: int = ROWS_AT_ONCE) -> bool:
+        number = min(at_most, self._total - self._given)
         if number <= 0:
             return False
         repeated = rows(max(0, self._given - 5), min(5, self._given))  # some rows were there before
@@ -148,12 +149,10 @@ def measure(stand: Stand) -> dict[str, float]:
         ("store back", recovery.store_back),
         ("node lost", recovery.node_lost),
     ):
-        for _ in range(6):
-            feed.more()
+        feed.more(MEASURED_ROWS)
         measured[name] = action(stand)
         print(f"recovery: {name}: {measured[name]:.1f} s", flush=True)
-    for _ in range(6):
-        feed.more()
+    feed.more(MEASURED_ROWS)
     measured["engine lost"], again = recovery.engine_lost(stand)
     print(f"recovery: engine lost: job handed back {measured['engine lost']:.1f} s, extracts again {again:.1f} s")
     return measured
