@@ -82,7 +82,7 @@ def train_steps(folder: Path, model: Path, manifest: dict[str, object]) -> None:
     draft = LlamaEagle3DraftModel(config)
     draft.copy_embeddings_from_target(SimpleNamespace(weight=read_target_embeddings(str(folder))))
     module = Eagle3TrainerModule(draft, selected_token_ids=selected, selected_token_mask=mask, ttt_steps=3)
-    loader = build_cached_eagle3_dataloader(cache_dir=str(folder), batch_size=4, shuffle=True)
+    loader = build_cached_eagle3_dataloader(cache_dir=str(folder), batch_size=1, shuffle=True)
 
     def loss_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         wide = {"aux_hidden_states", "target_probs"}
