@@ -28,17 +28,17 @@ def test_one_poisonous_sample_of_64_costs_at_most_8_runs_and_no_neighbour(tmp_pa
         stand.produce(planted)
         seconds = wait_until(stand.is_settled, 540, "everything is settled")
         counted, engine = stand.counted(), stand.nodes[0].engine
-        ready = engine.log.read_text("utf-8", "replace").count("engine ready:")
+        restarts = engine.log.read_text("utf-8", "replace").count("started again in")
         for name, value in stand.seaweed.environment.items():
             monkeypatch.setenv(name, value)
         store = open_store(f"s3://{BUCKET}/chaos")
         manifests = [Manifest.from_json(store.get(info.key)) for info in store.list(f"{RUN}/manifests/")]
-    print(f"poison of 64: found after {ready - 1} more engine starts, {seconds:.0f} s")
+    print(f"poison of 64: found after {restarts} more engine starts, {seconds:.0f} s")
     assert (counted["stored"], counted["rejected"]) == (63, 1)
     (rejected,) = [record for manifest in manifests for record in manifest.rejected]
     assert rejected.reason == "poison"
     assert rejected.id == sample_id(np.array(planted[37]["input_ids"], np.uint32))
-    assert ready - 1 <= EXTRA_RUNS
+    assert 2 <= restarts <= EXTRA_RUNS
 
 
 def test_any_poison_of_64_is_found_within_8_deaths():
