@@ -137,7 +137,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     assert list((tmp_path / "features").rglob("*.ckpt"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(why_no_engine() is not None, reason=str(why_no_engine()))
 def test_operations_commands_work_as_written(valkey: str, tmp_path: Path) -> None:
     """Status, doctor, audit, rebuild, index and gc against a real, empty Redis and a folder of shards."""

@@ -17,7 +17,7 @@ import pytest
 import eaglefeed
 from tests.checkpoints import make_checkpoint
 
-RUN_SECONDS = 280
+RUN_SECONDS = 500
 NUM_CONVERSATIONS = 60
 SYSTEM = "You answer briefly, and you say so when you do not know. " * 4
 

@@ -74,7 +74,7 @@ def test_prove_passes_for_smollm2() -> None:
         stderr=subprocess.DEVNULL,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
-    output, _ = prove.communicate(timeout=280)
+    output, _ = prove.communicate(timeout=560)
     result = json.loads(output)
     print(output)
     assert (prove.returncode, result["verdict"]) == (0, "pass"), result["breaches"]
