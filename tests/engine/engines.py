@@ -83,7 +83,7 @@ def tiny_settings(family: str, folder: Path, dtype: str = "bfloat16", **sections
 @contextmanager
 def served(settings: RunSettings, fault: str = "") -> Iterator[Served]:
     """Start the run's engine, with a fault put in on purpose where one is named."""
-    before = os.environ.get(FAULT_VARIABLE)
+    before = os.environ.pop(FAULT_VARIABLE, None)
     if fault:
         os.environ[FAULT_VARIABLE] = fault
     try:
