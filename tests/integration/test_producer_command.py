@@ -420,6 +420,10 @@ def test_a_lost_answer_to_a_committed_transaction_is_recognized(redis_url: str, 
     assert sample_counts(redis) == Counter([sample.id])
 
 
+NUM_KILLED_ROWS = 10_000
+"""A quiet machine enqueues about 250 samples a round: ten rounds come to a quarter of these."""
+
+
 def _start(arguments_of_command: list[str]) -> Any:
     """The command in a forked process: all imports done, so a kill falls into the work and not into start-up."""
     process = multiprocessing.get_context("fork").Process(target=_child, args=(arguments_of_command,))
@@ -444,9 +448,11 @@ def test_two_producers_killed_ten_times_enqueue_the_union_once(
     tmp_path: Path, model: Path, run_file: Path, redis_url: str, redis: Any
 ) -> None:
     """Overlapping files, SIGKILL at random moments, started again: each sample of the union is enqueued once."""
-    rows = [conversation(number, 1 + number % 3) for number in range(2400)]
-    one = write_rows(tmp_path / "one.jsonl", rows[:1600])
-    other = write_rows(tmp_path / "other.jsonl", rows[:600:-1])
+    rows = [conversation(number, 1 + number % 3) for number in range(NUM_KILLED_ROWS)]
+    one = write_rows(tmp_path / "one.jsonl", rows[: NUM_KILLED_ROWS * 2 // 3])
+    other = write_rows(tmp_path / "other.jsonl", rows[: NUM_KILLED_ROWS // 4 : -1])
+    expected = ids_of(rows)
+    assert len(expected) > 0.95 * NUM_KILLED_ROWS
     commands = [arguments(run_file, redis_url, one), arguments(run_file, redis_url, other)]
     load_tokenizer(str(model))  # imported here once, not in each process
     moments = random.Random(4)
@@ -461,13 +467,11 @@ def test_two_producers_killed_ten_times_enqueue_the_union_once(
         for process in processes:
             process.join(30)
             process.close()
-    assert redis.scard(names.known_key(RUN)) < 2300, "they were done before the last kill"
+    assert redis.scard(names.known_key(RUN)) < 0.95 * len(expected), "they were done before the last kill"
     for process in [_start(command) for command in commands]:
         process.join(120)
         assert process.exitcode == 0
         process.close()
-    expected = ids_of(rows)
-    assert len(expected) > 2300
     assert sample_counts(redis) == Counter(expected)
     assert redis.scard(names.known_key(RUN)) == counters.read(redis, RUN)["unique"] == len(expected)
 
