@@ -104,7 +104,7 @@ def list_gpus() -> list[str]:
 
 def check_disk(settings: RunSettings) -> Iterator[Finding]:
     """The spool: writable, this node's own disk, and room for its budget."""
-    from storage.file_system import check_file_system
+    from storage.file_system import check_file_system, disk_usage
 
     spool = settings.spool
     path = Path(spool.path)
@@ -117,15 +117,15 @@ def check_disk(settings: RunSettings) -> Iterator[Finding]:
     except EnvironmentFault as error:
         yield Finding("disk", "wrong", str(error))
         return
-    usage = shutil.disk_usage(path)
-    percent = 100 * (usage.total - usage.free) / usage.total
-    room = f"{byte_size(usage.free)} free of {byte_size(usage.total)} ({percent:.0f} % used)"
+    used, usable = disk_usage(path)
+    percent = 100 * used / usable
+    room = f"{byte_size(usable - used)} free of {byte_size(usable)} ({percent:.0f} % used)"
     if percent >= spool.max_disk_percent:
         advice = (
             f"workers pause above spool.max_disk_percent = {spool.max_disk_percent:g}: free space, or move the spool"
         )
         yield Finding("disk", "wrong", f"the spool's disk is full: {room}", advice)
-    elif usage.free < spool.max_bytes:
+    elif usable - used < spool.max_bytes:
         advice = f"spool.max_bytes is {byte_size(spool.max_bytes)}; the disk's own limit will come first"
         yield Finding("disk", "warning", f"{path}: {room}", advice)
     else:

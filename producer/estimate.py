@@ -19,6 +19,7 @@ from eaglefeed.records import Batch, Sample
 from eaglefeed.stores import Store
 from producer.batches import Batcher
 from storage import ledger
+from storage.file_system import disk_usage
 
 USUAL_RATIOS = {"lossless": 1.49, "raw": 1.0, "fp8_per_token": 2.0}
 """Raw by stored bytes: the codec's figure on two real models (docs/benchmarks.md); fp8 halves bf16."""
@@ -191,8 +192,8 @@ def _spool_warnings(volume: Volume, settings: RunSettings, identity: RunIdentity
 
 def _spool_budget(spool: SpoolSettings) -> int:
     """The smaller of the setting and what the disk lets it have."""
-    usage = shutil.disk_usage(_existing(Path(spool.path).expanduser()))
-    allowed = usage.total * spool.max_disk_percent / 100 - usage.used
+    used, usable = disk_usage(_existing(Path(spool.path).expanduser()))
+    allowed = usable * spool.max_disk_percent / 100 - used
     return max(0, min(spool.max_bytes, int(allowed)))
 
 

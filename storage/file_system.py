@@ -32,6 +32,12 @@ def check_file_system(path: Path, limit_bytes: int) -> None:
     _check_writable(path, place)
 
 
+def disk_usage(path: Path) -> tuple[int, int]:
+    """Bytes used and bytes usable, as df counts them: what the file system keeps for root is neither."""
+    disk = shutil.disk_usage(path)
+    return disk.used, disk.used + disk.free
+
+
 def file_system_of(path: Path) -> tuple[str, str]:
     """Type and mount point, as the kernel lists them; ("unknown", "/") where it lists none."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from config.run import SpoolSettings
 from eaglefeed.errors import EnvironmentFault, SpoolFull
 from eaglefeed.progress import byte_size
-from storage.file_system import check_file_system
+from storage.file_system import check_file_system, disk_usage
 
 SHARD_SUFFIX = ".shard"
 NORM_NAME = "final_norm.safetensors"
@@ -72,14 +71,14 @@ class Spool:
     @property
     def limit_bytes(self) -> int:
         """``max_bytes``, or ``max_disk_percent`` of the disk where that is less."""
-        _, disk_bytes = _disk(self.path)
+        _, disk_bytes = disk_usage(self.path)
         return min(self.settings.max_bytes, int(disk_bytes * self.settings.max_disk_percent / 100))
 
     def usage(self) -> Usage:
         """Counted now, over all runs and workers of this node."""
         sizes = _sizes(self.path)
         pending = sum(max(0, wanted - sizes.get(batch, 0)) for batch, wanted in self._reservations())
-        return Usage(sum(sizes.values()) + pending, self.limit_bytes, *_disk(self.path))
+        return Usage(sum(sizes.values()) + pending, self.limit_bytes, *disk_usage(self.path))
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether ``num_bytes`` more stay below the high mark of the budget and of the disk."""
@@ -179,12 +178,6 @@ def _sizes(path: Path) -> dict[str, int]:
             batch = name[:32] if len(name) > 32 else ""
             sizes[batch] = sizes.get(batch, 0) + num_bytes
     return sizes
-
-
-def _disk(path: Path) -> tuple[int, int]:
-    """Bytes used and bytes usable, as df counts them: what is reserved for root is neither."""
-    disk = shutil.disk_usage(path)
-    return disk.used, disk.used + disk.free
 
 
 def is_alive(pid: int) -> bool:

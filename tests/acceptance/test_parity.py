@@ -54,7 +54,10 @@ def test_stored_states_agree_with_transformers(tmp_path: Path) -> None:
     """Each layer, and the final state before and after the norm, of 24 samples of SmolLM2: within 0.03 in bf16."""
     (tmp_path / "data.jsonl").write_text("\n".join(short_conversations()) + "\n")
     run_file = tmp_path / "run.toml"
-    run_file.write_text(f'name = "parity"\n[model]\npath = "{MODEL}"\n[data]\nmax_length = 2048\nbatch_tokens = 4096\n')
+    run_file.write_text(
+        f'name = "parity"\n[model]\npath = "{MODEL}"\n[data]\nmax_length = 2048\nbatch_tokens = 4096\n'
+        "[spool]\nmax_disk_percent = 95\n"
+    )
     command = [sys.executable, "-m", "eaglefeed.cli", "run", "data.jsonl", "--run", "run.toml", "--store", "store"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

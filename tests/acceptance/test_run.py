@@ -42,6 +42,7 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "data.jsonl").write_text("\n".join(rows) + "\n")
     (tmp_path / "run.toml").write_text(
         'name = "tiny"\n[model]\npath = "model"\nlayers = [1, 3, 4]\n[data]\nmax_length = 2048\nbatch_tokens = 4096\n'
+        "[spool]\nmax_disk_percent = 95\n"
     )
     return tmp_path
 

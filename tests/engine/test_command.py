@@ -31,7 +31,7 @@ def run_file(folder: Path) -> Path:
     path = folder / "run.toml"
     path.write_text(
         f'name = "{settings.name}"\n[model]\npath = "{settings.model.path}"\nlayers = [1, 3, 4]\n'
-        f'[spool]\npath = "{folder / "spool"}"\n'
+        f'[spool]\npath = "{folder / "spool"}"\nmax_disk_percent = 95\n'
     )
     return path
 

@@ -49,7 +49,7 @@ def serve_as_node(engine: Served, folder: Path, monkeypatch: pytest.MonkeyPatch)
     run_file = folder / "run.toml"
     run_file.write_text(
         f'name = "{engine.settings.name}"\n[model]\npath = "{model.path}"\nlayers = {list(model.layers or ())}\n'
-        f'[spool]\npath = "{spool.path}"\n[workers]\nattempts = 2\n'
+        f'[spool]\npath = "{spool.path}"\nmax_disk_percent = 95\n[workers]\nattempts = 2\n'
     )
     monkeypatch.setenv("EAGLEFEED_RUN", str(run_file))
     monkeypatch.setenv("EAGLEFEED_ENGINE_URL", engine.engine.urls[0])

@@ -49,7 +49,7 @@ def wrong(findings: list[dict[str, str]]) -> list[tuple[str, str]]:
     return [(finding["check"], finding["fact"]) for finding in findings if finding["verdict"] == "wrong"]
 
 
-def run_file(folder: Path, more: str = "", spool_more: str = "") -> str:
+def run_file(folder: Path, more: str = "", spool_more: str = "max_disk_percent = 95") -> str:
     path = folder / "run.toml"
     path.write_text(RUN.format(more=more, spool=folder / "spool", spool_more=spool_more))
     return str(path)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from config.run import SpoolSettings
+from config.run import RunSettings, SpoolSettings
 from eaglefeed.errors import EnvironmentFault, SpoolFull
+from local.machine_checks import check_disk
 from storage import file_system, spool
 from storage.file_system import check_file_system, file_system_of
 from storage.spool import Spool
@@ -152,7 +155,7 @@ def test_a_dead_process_s_promise_is_void(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_refused_with_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk above its share does not take a spool: the message has per cent, bytes and the setting."""
-    monkeypatch.setattr(spool, "_disk", lambda path: (97 << 30, 100 << 30))
+    monkeypatch.setattr(spool, "disk_usage", lambda path: (97 << 30, 100 << 30))
     with pytest.raises(EnvironmentFault, match=r"97\.0 % full \(3\.0 GiB of 100\.0 GiB free\).*max_disk_percent = 95"):
         make(tmp_path)
 
@@ -160,7 +163,7 @@ def test_a_full_disk_is_refused_with_its_numbers(tmp_path: Path, monkeypatch: py
 def test_no_room_is_promised_that_the_disk_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others fill the disk as well: its per cent bounds the spool, whatever the budget says."""
     made = make(tmp_path, max_bytes=10 << 30)
-    monkeypatch.setattr(spool, "_disk", lambda path: (94 << 30, 100 << 30))
+    monkeypatch.setattr(spool, "disk_usage", lambda path: (94 << 30, 100 << 30))
     assert made.has_room(1 << 29)
     assert not made.has_room(2 << 30)
 
@@ -193,3 +196,15 @@ def test_the_file_system_of_a_path_is_the_kernel_s() -> None:
     """The innermost mount wins."""
     assert file_system_of(Path("/proc/self"))[0] == "proc"
     assert file_system_of(Path(os.sep))[1] == "/"
+
+
+def test_every_command_counts_a_disk_as_df_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 GiB of which the system keeps 100 and 60 of the rest are used: 60 % full for the spool and for doctor."""
+    shares = {"total": 200 << 30, "used": 60 << 30, "free": 40 << 30}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(**shares))
+    settings = RunSettings.model_validate(
+        {"name": "run", "model": {"path": "model"}, "spool": {"path": str(tmp_path), "max_disk_percent": 61}}
+    )
+    assert spool.disk_usage(tmp_path) == (60 << 30, 100 << 30)
+    assert [finding.verdict for finding in check_disk(settings)] == ["warning"]  # 40 GiB for a budget of 64
+    assert "60 % used" in next(iter(check_disk(settings))).fact
