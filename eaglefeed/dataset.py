@@ -9,7 +9,8 @@
     run.lengths              # tokens of every sample, no shard read
     short = run.select(max_tokens=2048)
 
-Legend: ``N`` samples, ``T`` tokens of one, ``K`` captured layers, ``H`` hidden width.
+Legend: ``N`` samples, ``T`` tokens of one, ``K`` captured layers, ``S`` slots: K and the final states,
+``H`` hidden width.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from eaglefeed.stores import open_store
 IntArray = npt.NDArray[np.int64]
 DEFAULT_CACHE_BYTES = 64 << 30
 WHOLE = ledger.Gaps()
+FINAL_STATES = {"pre_norm", "post_norm"}
 
 
 def open_run(
@@ -61,7 +63,8 @@ def open_run(
         url: the store (``s3://bucket/prefix`` or a directory) with ``run``, or the run's own folder in it.
         run: needed only where the store holds several.
         aux: ``"flat"`` gives ``[T, K*H]``, ``"stacked"`` ``[T, K, H]``.
-        final: ``"pre_norm"`` or ``"post_norm"`` (computed with the run's own norm); default what is stored.
+        final: ``"pre_norm"`` or ``"post_norm"`` (the engine's own where the run stores it, else computed with the
+            run's own norm); default what is stored, and pre-norm of a run that stores both.
         allow_incomplete: take what is there of a run whose store lacks shards, instead of refusing it.
         cache, cache_bytes: a folder for what was fetched, and its limit; for S3.
         threads: requests and decodings at once in one process; default the cores, at most 8.
@@ -88,9 +91,8 @@ def open_run(
     norm = load_norm(store, run)
     threads = threads or min(8, os.cpu_count() or 1)
     reader = RangeReader(url, DiskCache(cache, cache_bytes) if cache else None, requests=threads)
-    form = SampleForm("flat", identity.final_state, None, pin_memory)
-    dataset = Dataset(identity, index, rows, form, reader, norm, threads, gaps, closed_with is not None)
-    return dataset.with_form(aux, final or identity.final_state)
+    form = _form_for(identity, aux, final or identity.final_states[0], norm, pin_memory)
+    return Dataset(identity, index, rows, form, reader, norm, threads, gaps, closed_with is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +172,7 @@ class Dataset:
         return self.index.sample_id(self.rows[number])
 
     def states(self, numbers: Sequence[int]) -> list[SampleStates]:
-        """The samples as stored: token ids uint32, mask uint8, states' bit patterns ``[T, K+1, H]``. Needs no torch."""
+        """The samples as stored: token ids uint32, mask uint8, states' bit patterns ``[T, S, H]``. Needs no torch."""
         rows = [self._row(number) for number in numbers]
         ranges = [self._range(row) for row in rows]
         # One sample alone is decoded by all threads; several are decoded by as many threads as fetch them.
@@ -230,8 +232,7 @@ class Dataset:
 
     def with_form(self, aux: str = "flat", final: str = "pre_norm") -> Dataset:
         """The same samples in another form (``open``'s arguments); raises UsageError when the run cannot give it."""
-        norm = _norm_for(self.identity, final, self.norm)
-        return replace(self, form=replace(self.form, aux=aux, final=final, norm=norm))
+        return replace(self, form=_form_for(self.identity, aux, final, self.norm, self.form.pin_memory))
 
     def _row(self, number: int) -> int:
         if not -len(self) <= number < len(self):
@@ -278,14 +279,20 @@ def _present_rows(index: RunIndex, gaps: ledger.Gaps) -> IntArray:
     return np.flatnonzero(~lost[index.shards]) if len(index) else np.zeros(0, np.int64)
 
 
-def _norm_for(identity: RunIdentity, final: str, norm: FinalNorm | None) -> FinalNorm | None:
-    """The norm to apply, None when the stored state is the one asked for."""
-    if final not in ("pre_norm", "post_norm"):
-        raise UsageError(f'final={final!r}: "pre_norm" or "post_norm"')
-    if identity.final_state not in ("pre_norm", "post_norm"):
+def _form_for(identity: RunIdentity, aux: str, final: str, norm: FinalNorm | None, pin_memory: bool) -> SampleForm:
+    """The stored final state where it is the one asked for, else the pre-norm one and the norm to apply."""
+    stored, num_layers = identity.final_states, len(identity.layer_ids)
+    if not {*stored} <= FINAL_STATES:
         raise UsageError(f"run {identity.run!r} holds no final state ({identity.final_state})")
-    if final == identity.final_state:
-        return None
+    if final not in FINAL_STATES:
+        raise UsageError(f'final={final!r}: "pre_norm" or "post_norm"')
+    if final in stored:
+        return SampleForm(aux, final, num_layers, num_layers + stored.index(final), None, pin_memory)
+    return SampleForm(aux, final, num_layers, num_layers, _norm_for(identity, final, norm), pin_memory)
+
+
+def _norm_for(identity: RunIdentity, final: str, norm: FinalNorm | None) -> FinalNorm:
+    """The norm that makes the post-norm state of the stored one; raises UsageError when there is no way."""
     if final == "pre_norm":
         raise UsageError(
             f"run {identity.run!r} holds the final state after the norm, and a norm cannot be undone: "

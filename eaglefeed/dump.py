@@ -9,9 +9,10 @@ Layout (little-endian)::
     .   zeros  up to a multiple of 4096
     .   u32    token ids   [T]   the forward's own input ids, row by row
     .   u32    positions   [T]   the forward's own positions, row by row
-    .   rows   states      [T, K+1, H]   captured layers in ascending order, then the final state before the norm
+    .   rows   states      [T, S, H]     captured layers in ascending order, then the final state before the norm and,
+                                         where the run's identity says so, the one after it
 
-Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
+Legend: ``T`` tokens, ``S`` slots (K captured layers, one or two final states), ``H`` hidden width.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class DumpHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """A dump read back. ``states`` is a memory map ``[T, K+1, H]`` of uint16 (uint32 for float32) bit patterns."""
+    """A dump read back. ``states`` is a memory map ``[T, S, H]`` of uint16 (uint32 for float32) bit patterns."""
 
     header: DumpHeader
     token_ids: npt.NDArray[np.uint32]
@@ -109,7 +110,7 @@ class DumpWriter:
         positions: npt.NDArray[np.uint32],
         states: npt.NDArray[Any],
     ) -> None:
-        """Write the next rows: uint32 ``[n]``, uint32 ``[n]``, bit patterns ``[n, K+1, H]``."""
+        """Write the next rows: uint32 ``[n]``, uint32 ``[n]``, bit patterns ``[n, S, H]``."""
         T, done = self._header.num_tokens, self.num_rows
         self._digest.update(np.ascontiguousarray(token_ids, "<u4").tobytes())
         self._crc = zlib.crc32(states.data, self._crc)

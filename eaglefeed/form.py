@@ -26,12 +26,16 @@ class SampleForm:
     Attributes:
         aux: ``flat`` (``[T, K*H]``) or ``stacked`` (``[T, K, H]``).
         final: ``pre_norm`` or ``post_norm``: what ``final`` holds.
-        norm: applied to the stored state; None where the stored state is the one wanted.
+        num_layers: K, the slots in front of the final states'.
+        slot: of the stored final state that ``final`` is, or is computed from.
+        norm: applied to that state; None where it is the one wanted.
         pin_memory: states are decoded into page-locked memory, where torch has CUDA.
     """
 
     aux: str
     final: str
+    num_layers: int
+    slot: int
     norm: FinalNorm | None = None
     pin_memory: bool = False
 
@@ -49,7 +53,7 @@ class SampleForm:
         import torch
 
         rows = torch_of_bits(states.states, dtype)
-        final = rows[:, -1]
+        final = rows[:, self.slot]
         return {
             "sample_id": sample_id,
             "token_ids": torch.from_numpy(states.token_ids.astype(np.int64)),
@@ -61,7 +65,7 @@ class SampleForm:
 
     def _numpy(self, sample_id: str, states: SampleStates, dtype: str) -> dict[str, Any]:
         rows = float32_of_bits(states.states, dtype)
-        final = rows[:, -1]
+        final = rows[:, self.slot]
         if self.norm:
             # Rounded as the tensor would be, so that both forms hold the same values.
             final = float32_of_bits(bits_of_float32(self.norm.apply(final), dtype), dtype)
@@ -75,11 +79,11 @@ class SampleForm:
         }
 
     def _shaped(self, rows: Any) -> Any:
-        """``[T, K+1, H]`` to the captured layers, without a copy."""
+        """``[T, S, H]`` to the captured layers, without a copy."""
         num_tokens, num_slots, width = rows.shape
         if self.aux == "stacked":
-            return rows[:, :-1]
-        return rows.reshape(num_tokens, num_slots * width)[:, : (num_slots - 1) * width]
+            return rows[:, : self.num_layers]
+        return rows.reshape(num_tokens, num_slots * width)[:, : self.num_layers * width]
 
 
 @cache

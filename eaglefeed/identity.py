@@ -11,6 +11,8 @@ from eaglefeed.errors import CorruptData, IdentityMismatch
 RUN_SCHEMA_VERSION = 1
 LAYER_CONVENTION = "output_of_layer"
 """Layer id k means the residual stream after decoder layer k, counted from 0. -1 is the embedding output."""
+PRE_AND_POST_NORM = "pre_and_post_norm"
+"""``final_state`` of a run that stores the state after the final norm too, as the engine computed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class RunIdentity:
 
     Attributes:
         layer_ids: captured layers, ``output_of_layer`` numbering, ascending; -1 is the embedding output.
-        final_state: ``pre_norm``: the residual stream before the final norm is stored.
+        final_state: ``pre_norm``: the residual stream before the final norm is stored; ``pre_and_post_norm``: behind
+            it, the engine's own state after the norm too; ``post_norm``: that one alone (imported runs).
         dtype: of the stored states, ``bfloat16``, ``float16`` or ``float32``.
         engine: name and version of the engine that makes the states, ``sglang 0.5.23``.
     """
@@ -42,13 +45,18 @@ class RunIdentity:
     final_state: str = "pre_norm"
 
     @property
+    def final_states(self) -> tuple[str, ...]:
+        """The final states of a token, in the order of their slots, which come behind the captured layers'."""
+        return ("pre_norm", "post_norm") if self.final_state == PRE_AND_POST_NORM else (self.final_state,)
+
+    @property
     def num_slots(self) -> int:
-        """K + 1: the captured layers and the final state."""
-        return len(self.layer_ids) + 1
+        """K + 1, or K + 2 with the state after the norm: the captured layers and the final states."""
+        return len(self.layer_ids) + len(self.final_states)
 
     @property
     def bytes_per_token(self) -> int:
-        """(K + 1) * H * bytes per element, before compression."""
+        """Slots * H * bytes per element, before compression."""
         return self.num_slots * self.hidden_size * (4 if self.dtype == "float32" else 2)
 
     def require_types(self) -> None:

@@ -24,6 +24,7 @@ EXAMPLE = """examples:
   eaglefeed inspect s3://bucket/runs --run demo
   eaglefeed inspect store/demo/shards/0f….safetensors --sample 3e28"""
 SHOWN_SAMPLES = 20
+_FINAL_NAMES = {"pre_norm": "final, before the norm", "post_norm": "final, after the norm"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +115,9 @@ def _sample(reader: ShardReader, beginning: str) -> dict[str, Any]:
 def _slots(identity: RunIdentity, states: SampleStates) -> list[dict[str, Any]]:
     """Root mean square and range of each slot: enough to see zeros, a missing norm or a foreign layer."""
     names = [f"output of layer {layer}" if layer >= 0 else "embedding" for layer in identity.layer_ids]
+    names += [_FINAL_NAMES.get(kind, f"final, {kind}") for kind in identity.final_states]
     rows = []
-    for slot, name in enumerate([*names, "final, before the norm"]):
+    for slot, name in enumerate(names):
         values = to_float32(np.ascontiguousarray(states.states[:, slot]), identity.dtype).astype(np.float64)
         rms = round(float(np.sqrt(np.mean(values**2))), 4)
         rows.append({"slot": name, "rms": rms, "min": float(values.min()), "max": float(values.max())})

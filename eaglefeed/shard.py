@@ -2,7 +2,7 @@
 
 A sample's bytes are its token ids (uint32 ``[T]``), its loss mask (uint8 ``[T]``) and its encoded states, in this
 order, so one range GET and its manifest entry are enough to read it. docs/format.md has every byte.
-Legend: ``T`` tokens, ``S`` slots (K captured layers and the final state), ``H`` hidden width.
+Legend: ``T`` tokens, ``S`` slots (K captured layers, one or two final states), ``H`` hidden width.
 """
 
 from __future__ import annotations

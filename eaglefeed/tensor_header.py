@@ -1,6 +1,6 @@
 """The header of one encoded tensor: what it is, its channels' offsets and where each chunk lies (docs/format.md).
 
-Legend: ``T`` rows (tokens), ``S`` slots (K + 1), ``H`` hidden width, ``C`` = S * H channels.
+Legend: ``T`` rows (tokens), ``S`` slots, ``H`` hidden width, ``C`` = S * H channels.
 """
 
 from __future__ import annotations

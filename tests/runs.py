@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from eaglefeed.bits import bits_of_float32
+from eaglefeed.bits import bits_of_float32, float32_of_bits
 from eaglefeed.dump import Dump, DumpHeader
-from eaglefeed.identity import RunIdentity
+from eaglefeed.identity import PRE_AND_POST_NORM, RunIdentity
 from eaglefeed.manifest import Manifest, manifest_key, norm_key, run_key, shard_key
+from eaglefeed.norm import parse_norm
 from eaglefeed.records import Batch, Sample
 from eaglefeed.shard import write_shard
 from eaglefeed.stores import Store, open_store
@@ -23,7 +24,12 @@ from eaglefeed.stores import Store, open_store
 VOCABULARY = 512
 
 
-def make_identity(run: str = "synthetic", hidden_size: int = 64, layer_ids: tuple[int, ...] = (1, 5, 8)) -> RunIdentity:
+def make_identity(
+    run: str = "synthetic",
+    hidden_size: int = 64,
+    layer_ids: tuple[int, ...] = (1, 5, 8),
+    final_state: str = "pre_norm",
+) -> RunIdentity:
     return RunIdentity(
         run=run,
         model="tiny",
@@ -39,6 +45,7 @@ def make_identity(run: str = "synthetic", hidden_size: int = 64, layer_ids: tupl
         data_preparation="none",
         engine="synthetic 0",
         plugin="1",
+        final_state=final_state,
     )
 
 
@@ -52,8 +59,11 @@ def make_sample(number: int, num_tokens: int) -> Sample:
 
 
 def make_states(identity: RunIdentity, sample: Sample) -> np.ndarray:
-    """float32 ``[T, K+1, H]``: token vectors, less and less of them in higher layers; the final state is large."""
-    T, S, H = sample.num_tokens, identity.num_slots, identity.hidden_size
+    """float32 ``[T, K+1, H]``: token vectors, less and less of them in higher layers; the final state is large.
+
+    That state is the one before the norm; ``make_dump`` adds the one after it where the run stores it.
+    """
+    T, S, H = sample.num_tokens, len(identity.layer_ids) + 1, identity.hidden_size
     rng = np.random.default_rng(int(sample.id[:8], 16))
     vectors = np.random.default_rng(3).standard_normal((identity.vocab_size, H)).astype(np.float32)
     noise = rng.standard_normal((T, S, H)).astype(np.float32)
@@ -65,6 +75,11 @@ def make_states(identity: RunIdentity, sample: Sample) -> np.ndarray:
 
 def make_dump(identity: RunIdentity, batch_id: str, sample: Sample) -> Dump:
     states = bits_of_float32(make_states(identity, sample), identity.dtype)
+    if identity.final_state == PRE_AND_POST_NORM:
+        normed = parse_norm(norm_bytes(identity.hidden_size), "the test's").apply(
+            float32_of_bits(states[:, -1:], identity.dtype)
+        )
+        states = np.concatenate([states, bits_of_float32(normed, identity.dtype)], axis=1)
     header = DumpHeader(
         run=identity.run,
         batch_id=batch_id,
