@@ -7,6 +7,8 @@ Fields of the run's hash and of each minute's hash::
     tokens raw_bytes stored_bytes    of stored samples
     retried dead               attempts that failed; samples given up
     rejected:<reason>          by reason
+    dead:<reason>              samples of dead letters that wait for a decision, by kind of error; retry and drop take
+                               them off again (also off ``dead``)
     length:<upper>             stored samples of at most so many tokens (powers of two), for the histogram
 """
 

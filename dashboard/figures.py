@@ -109,7 +109,8 @@ class Run:
     def reasons(self, kind: str) -> dict[str, int]:
         """``rejected`` or ``dead`` samples by reason, most first."""
         prefix = f"{kind}:"
-        found = {name.removeprefix(prefix): count for name, count in self.counts.items() if name.startswith(prefix)}
+        counts = self.counts.items()
+        found = {name.removeprefix(prefix): count for name, count in counts if name.startswith(prefix) and count}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property

@@ -19,7 +19,6 @@ _RUN_COUNTERS = {
     "raw_bytes": ("eaglefeed_states_raw_bytes", "Hidden states of stored samples before the codec."),
     "stored_bytes": ("eaglefeed_shards_stored_bytes", "Shards in the store."),
     "retried": ("eaglefeed_attempts_retried", "Attempts that failed and were made again."),
-    "dead": ("eaglefeed_samples_dead", "Samples given up."),
 }
 _STATES = ("empty", "starting", "running", "stalled", "dead", "paused", "cancelled", "closed", "done")
 
@@ -53,10 +52,14 @@ def _run_counters(runs: Iterable[Run]) -> Iterator[Metric]:
     rejected = CounterMetricFamily(
         "eaglefeed_samples_rejected", "Samples refused, by reason.", labels=["run", "reason"]
     )
+    # A gauge: retrying or dropping a dead letter takes its samples off again.
+    dead = GaugeMetricFamily("eaglefeed_samples_dead", "Samples of dead letters, by reason.", labels=["run", "reason"])
     for run in runs:
         for reason, count in run.reasons("rejected").items():
             rejected.add_metric([run.name, reason], count)
-    yield rejected
+        for reason, count in run.reasons("dead").items():
+            dead.add_metric([run.name, reason], count)
+    yield from (rejected, dead)
 
 
 def _run_gauges(runs: Iterable[Run]) -> Iterator[Metric]:

@@ -126,12 +126,14 @@ def _headline(run: Run) -> Text:
     text.append(wording.state(run), style=_COLOURS.get(run.state, ""))
     text.append(
         f"\n  {run.stored:,} of {run.unique:,} samples stored ({run.percent:.1f} %)   ETA {wording.eta(run)}"
-        f"   rejected {run.counts.get('rejected', 0):,}   compression {wording.ratio(run)}",
+        f"   rejected {run.counts.get('rejected', 0):,}   dead {run.counts.get('dead', 0):,}"
+        f"   compression {wording.ratio(run)}",
         style="not bold",
     )
-    reasons = [f"{reason} {count:,}" for reason, count in run.reasons("rejected").items()]
-    if reasons:
-        text.append("\n  rejected: " + ", ".join(reasons), style="not bold yellow")
+    for kind, colour in (("rejected", "yellow"), ("dead", "red")):
+        reasons = [f"{reason} {count:,}" for reason, count in run.reasons(kind).items()]
+        if reasons:
+            text.append(f"\n  {kind}: " + ", ".join(reasons), style=f"not bold {colour}")
     return text
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter. ``failed_at`` is Unix time, 0 when unknown."""
+    """One dead letter. ``failed_at`` is Unix time, 0 when unknown; ``counted_as`` the reason in the counters."""
 
     job_id: str
     queue: str
@@ -43,6 +43,7 @@ class Letter:
     node: str
     attempts: int
     failed_at: float
+    counted_as: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,28 +114,30 @@ def describe(redis: Redis, letter: Letter) -> dict[str, Any]:
 
 
 def retry(redis: Redis, letter: Letter) -> None:
-    """Back to the end of its queue; its samples no longer count as given up."""
+    """Back to the end of its queue; its samples no longer count as given up. Raises UsageError as ``_take`` does."""
     queue = Queue(letter.queue, connection=redis, serializer=JSONSerializer)
-    with redis.pipeline() as pipe:
-        pipe.zrem(FailedJobRegistry(queue=queue).key, letter.job_id)
-        pipe.hset(f"rq:job:{letter.job_id}", "status", "queued")
-        pipe.persist(f"rq:job:{letter.job_id}")
+    key = f"rq:job:{letter.job_id}"
+    meta = letters.read_meta(redis, key)
+
+    def requeue(pipe: Any) -> None:
+        pipe.hset(key, "status", "queued")
+        letters.note_revival(meta, key, pipe)
+        pipe.persist(key)
         queue.push_job_id(letter.job_id, pipeline=pipe)
-        _uncount(pipe, letter)
-        pipe.execute()
+
+    _take(redis, letter, requeue)
 
 
 def drop(redis: Redis, letter: Letter) -> None:
     """Forget the job and its samples: they are no longer known, counted or missed, and may be enqueued again."""
     sample_ids = letters.sample_ids(_job(redis, letter.job_id)) if _is_readable(redis, letter) else []
-    queue = Queue(letter.queue, connection=redis, serializer=JSONSerializer)
-    with redis.pipeline() as pipe:
-        pipe.zrem(FailedJobRegistry(queue=queue).key, letter.job_id)
+
+    def forget(pipe: Any) -> None:
         pipe.delete(f"rq:job:{letter.job_id}", f"rq:results:{letter.job_id}")
         if letter.run:
             forget_batch(pipe, letter.run, letter.job_id.removeprefix("store-"), sample_ids)
-            _uncount(pipe, letter)
-        pipe.execute()
+
+    _take(redis, letter, forget)
 
 
 def forget_batch(pipe: Any, run: str, batch_id: str, sample_ids: list[str]) -> None:
@@ -145,9 +148,23 @@ def forget_batch(pipe: Any, run: str, batch_id: str, sample_ids: list[str]) -> N
         counters.count(pipe, run, {"unique": -len(sample_ids), "batches": -1})
 
 
-def _uncount(pipe: Any, letter: Letter) -> None:
-    if letter.run:
-        counters.count(pipe, letter.run, {"dead": -letter.samples})
+def _take(redis: Redis, letter: Letter, act: Callable[[Any], None]) -> None:
+    """End a letter, its counts and what ``act`` adds in one transaction, so that two people do it once.
+
+    Raises UsageError when it is no dead letter any more.
+    """
+    registry = FailedJobRegistry(queue=Queue(letter.queue, connection=redis, serializer=JSONSerializer)).key
+
+    def change(pipe: Any) -> None:
+        if pipe.zscore(registry, letter.job_id) is None:
+            raise UsageError(f"{letter.job_id} is no dead letter any more: somebody has retried or dropped it")
+        pipe.multi()
+        pipe.zrem(registry, letter.job_id)
+        act(pipe)
+        if letter.run and letter.counted_as:
+            counters.count(pipe, letter.run, letters.dead_amounts(letter.counted_as, -letter.samples))
+
+    redis.transaction(change, registry)
 
 
 def _queues(redis: Redis) -> list[Queue]:
@@ -167,7 +184,7 @@ def _letter(redis: Redis, queue: Queue, job_id: str) -> Letter | None:
         return None
     meta = job.meta if isinstance(job.meta, dict) else {}
     run, samples = (str(meta["run"]), int(meta["samples"])) if "samples" in meta else letters.run_and_samples(job)
-    text = {name: str(meta.get(name, "")) for name in ("reason", "kind", "node")}
+    text = {name: str(meta.get(name, "")) for name in ("reason", "kind", "node", letters.COUNTED_AS)}
     return Letter(
         job_id, queue.name, run, samples, **text, attempts=meta.get("attempts", 0), failed_at=meta.get("failed_at", 0.0)
     )

@@ -12,12 +12,15 @@ import pytest
 from redis import Redis
 from rq.serializers import JSONSerializer
 
-from config import breaker, counters, names, queues, run_state
+from config import breaker, counters, letters, names, queues, run_state
 from config.queued_job import QueuedJob
 from config.redis_checks import check_redis
-from eaglefeed.errors import EnvironmentFault, RetryableError
+from dashboard import metrics, panels
+from dashboard.reading import Reader
+from eaglefeed.errors import EnvironmentFault, RetryableError, UsageError
 from eaglefeed.records import Batch
 from producer.enqueue import Enqueuer
+from storage import dead
 from tests.rq_workers import CHECKOUT, RqWorker, until
 from tests.runs import make_sample
 from tests.services import Valkey
@@ -76,15 +79,20 @@ def make_letters(server: Valkey, redis: Redis, tmp_path: Path, *numbers: int) ->
     return batches
 
 
+def dead_counts(redis: Redis) -> dict[str, int]:
+    return {name: count for name, count in counters.read(redis, RUN).items() if name.startswith("dead")}
+
+
 def test_a_dead_letter_is_listed_shown_and_tried_again(server: Valkey, redis: Redis, tmp_path: Path):
     """list (exit 1) and show say reason, node, attempts and lengths; retry queues the same job, uncounted as dead."""
     first, second = make_letters(server, redis, tmp_path, 1, 2)
-    assert counters.read(redis, RUN)["dead"] == 6
+    assert dead_counts(redis) == {"dead": 6, "dead:not-listed": 6}
     listed = command(server, "dead", "list", "--json")
     letters = {letter["job_id"]: letter for letter in map(json.loads, listed.stdout.splitlines())}
     assert listed.returncode == 1 and set(letters) == {first.id, second.id}
     letter = letters[first.id]
     assert (letter["run"], letter["samples"], letter["node"], letter["attempts"]) == (RUN, 3, "test-node", 1)
+    assert letter["counted_as"] == "not-listed"
     assert "is not among" in letter["reason"]
     shown = json.loads(command(server, "dead", "show", first.id[:8]).stdout)
     assert shown["payload"]["lengths"] == [9, 9, 9]
@@ -92,7 +100,7 @@ def test_a_dead_letter_is_listed_shown_and_tried_again(server: Valkey, redis: Re
     assert redis.lrange("rq:queue:extract", 0, -1) == [first.id.encode()]
     job = QueuedJob.fetch(first.id, connection=redis, serializer=JSONSerializer)
     assert Batch.from_payload(job.kwargs["payload"]).id == first.id and job.get_status() == "queued"
-    assert counters.read(redis, RUN)["dead"] == 3
+    assert dead_counts(redis) == {"dead": 3, "dead:not-listed": 3}
     assert command(server, "dead", "retry", "no-such").returncode == 2
 
 
@@ -102,10 +110,40 @@ def test_a_dropped_letter_may_be_produced_again(server: Valkey, redis: Redis, tm
     assert command(server, "dead", "drop", batch.id).returncode == 2
     assert command(server, "dead", "drop", "--all", "--yes").returncode == 0
     counted = counters.read(redis, RUN)
-    assert (counted["unique"], counted["batches"], counted["dead"]) == (0, 0, 0)
+    assert (counted["unique"], counted["batches"]) == (0, 0)
+    assert dead_counts(redis) == {"dead": 0, "dead:not-listed": 0}
     assert not redis.exists(names.known_key(RUN), f"rq:job:{batch.id}", names.batches_key(RUN))
     assert enqueued(redis, 3)[0].id == batch.id and redis.llen("rq:queue:extract") == 1
     assert command(server, "dead", "list").returncode == 0
+
+
+def test_dead_samples_are_counted_once_under_their_reason(server: Valkey, redis: Redis, tmp_path: Path):
+    """A letter written twice counts once; two people's retry counts once; it dies again, and counts again.
+
+    Page, /metrics and status have the reason.
+    """
+    (batch,) = make_letters(server, redis, tmp_path, 8)
+    job = QueuedJob.fetch(batch.id, connection=redis, serializer=JSONSerializer)
+    letters.note_death(job, EnvironmentFault("the answer to the first time was lost"), redis)
+    assert dead_counts(redis) == {"dead": 3, "dead:not-listed": 3}
+    redis.sadd(names.RUNS_KEY, RUN)
+    numbers = Reader(redis).read()
+    (run,) = numbers.runs
+    assert run.reasons("dead") == {"not-listed": 3}
+    assert 'dead</td><td data-label="reason">not-listed</td>' in panels.what_is_wrong(numbers, run)
+    body, _ = metrics.render(numbers)
+    assert f'eaglefeed_samples_dead{{reason="not-listed",run="{RUN}"}} 3.0' in body.decode()
+    assert "dead: not-listed 3" in command(server, "status").stdout
+    (letter,) = dead.read_letters(redis)
+    dead.retry(redis, letter)
+    for act in (dead.retry, dead.drop):
+        with pytest.raises(UsageError, match="no dead letter any more"):
+            act(redis, letter)
+    assert dead_counts(redis) == {"dead": 0, "dead:not-listed": 0}
+    assert redis.lrange("rq:queue:extract", 0, -1) == [batch.id.encode()]
+    with RqWorker(server.url, names.EXTRACT_QUEUE, tmp_path / "worker.log"):
+        until(lambda: redis.zcard("rq:failed:extract") == 1, 30, "the letter again")
+    assert dead_counts(redis) == {"dead": 3, "dead:not-listed": 3}
 
 
 def test_a_run_is_paused_and_resumed(server: Valkey, redis: Redis, run_file: Path):
