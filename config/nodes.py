@@ -10,6 +10,7 @@ from typing import Any, Literal
 from redis import Redis
 
 from config import names
+from config.secrets import redact
 from eaglefeed.errors import EnvironmentFault
 
 TTL_SECONDS = 60
@@ -37,8 +38,12 @@ class NameTaken(EnvironmentFault):
 
 
 def publish(redis: Redis, node: str, fields: dict[str, str | int | float]) -> None:
-    """Say how the node is now; ``fields`` are those of ``names.node_key``, the others keep their value."""
-    mapping: dict[Any, Any] = {"updated_at": time.time(), **fields}
+    """Say how the node is now; ``fields`` are those of ``names.node_key``, the others keep their value.
+
+    Texts are shown on the page, and often are some library's own words: secrets are taken out of them here.
+    """
+    said = {name: redact(value) if isinstance(value, str) else value for name, value in fields.items()}
+    mapping: dict[Any, Any] = {"updated_at": time.time(), **said}
     with redis.pipeline() as pipe:
         pipe.zadd(names.NODES_KEY, {node: time.time()})
         pipe.zremrangebyscore(names.NODES_KEY, 0, time.time() - KEPT_SECONDS)

@@ -17,6 +17,7 @@ _SECRET_VARIABLES = (
 )
 _URL_VARIABLES = ("REDIS_URL", "RQ_REDIS_URL", "S3_ENDPOINT", "EAGLEFEED_STORE")
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]+@")
+_PASSWORD_IN_QUERY = re.compile(r"(?:^|&)password=([^&#\s]+)")
 _SHORTEST = 4
 """A shorter value would be found in ordinary words; it is no secret either."""
 
@@ -32,9 +33,15 @@ def secrets() -> list[str]:
     """The values themselves, longest first; plain and as they stand in a URL."""
     found = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     for name in _URL_VARIABLES:
-        password = urlsplit(os.environ.get(name, "")).password or ""
-        found |= {password, unquote(password)}
+        found |= _passwords(os.environ.get(name, ""))
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
+
+
+def _passwords(url: str) -> set[str]:
+    """Of ``//user:password@`` and of ``?password=``, which redis-py takes too; as it stands there, and decoded."""
+    parts = urlsplit(url)
+    written = {parts.password or "", *_PASSWORD_IN_QUERY.findall(parts.query)}
+    return written | {unquote(password) for password in written}
 
 
 class RedactingFilter(logging.Filter):

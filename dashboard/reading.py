@@ -15,6 +15,7 @@ from typing import Any
 from redis import Redis
 
 from config import names
+from config.secrets import redact
 from dashboard import figures
 from dashboard.figures import Node, Numbers, Queue, Run
 
@@ -186,7 +187,7 @@ def _node(name: str, fields: dict[bytes, bytes], seen_at: float, now: float) -> 
         spool_max_bytes=int(_number(record.get("spool_max_bytes"))),
         last_sample_seconds=max(0.0, now - last) if last else None,
         updated_seconds=max(0.0, now - updated),
-        message=record.get("message", ""),
+        message=redact(record.get("message", "")),
     )
 
 

@@ -86,6 +86,7 @@ class Dashboard:
 
     redis_url: str
     token: str = TOKEN
+    environment: dict[str, str] = field(default_factory=dict)
     url: str = ""
     log: list[str] = field(default_factory=list)
     process: subprocess.Popen[str] | None = None
@@ -93,7 +94,8 @@ class Dashboard:
 
     def __enter__(self) -> Dashboard:
         environment = {**os.environ, "EAGLEFEED_DASHBOARD_TOKEN": self.token, "PYTHONPATH": str(CHECKOUT)}
-        command = [sys.executable, "-m", "eaglefeed.cli", "dashboard", "--redis", self.redis_url, "--port", "0"]
+        environment |= {"REDIS_URL": self.redis_url, **self.environment}
+        command = [sys.executable, "-m", "eaglefeed.cli", "dashboard", "--port", "0"]
         self.process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from eaglefeed.checksum import checksum as checksum_of
 from eaglefeed.checksum import from_base64, stream_checksum, to_base64
-from eaglefeed.errors import CorruptData, EaglefeedError, EnvironmentFault, StoreUnavailable
+from eaglefeed.errors import CorruptData, EaglefeedError, EnvironmentFault, StoreUnavailable, UsageError
 from eaglefeed.stores.interface import ObjectInfo, StoreOptions, Unfinished, checked_key
 from eaglefeed.stores.s3_errors import error_code, translated
 
@@ -45,6 +45,11 @@ class S3Store:
     def from_url(cls, url: str, options: StoreOptions) -> S3Store:
         """Open ``s3://bucket/prefix``; nothing is asked of the server yet."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if "@" in bucket:  # not repeated in the message, which is logged
+            raise UsageError(
+                f"a store's URL holds no credentials: write s3://{bucket.rpartition('@')[2]}/{prefix} and set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         if not bucket:
             raise EnvironmentFault(f"{url!r} names no bucket; write s3://bucket or s3://bucket/prefix")
         return cls(_client(options), bucket, prefix.strip("/"), options)
