@@ -23,6 +23,7 @@ from config.run import load_run
 from eaglefeed.errors import EnvironmentFault
 from workers.engine import Engine, EngineEnded
 from workers.engine_launch import Launch, engine_launch
+from workers.engine_scratch import engine_scratch
 from workers.supervisor import Supervisor
 
 EXAMPLE = """example:
@@ -75,7 +76,7 @@ class EngineProcesses:
     """SGLang's processes, a group for each replica, so that it ends whole: no orphan keeps a GPU or a port.
 
     While they run, SIGTERM is a KeyboardInterrupt, as SIGINT is; when this process dies without a word, Linux tells
-    the replicas.
+    the replicas. What they leave in the temporary folder and in shared memory is removed when they have ended.
     """
 
     def __init__(self, launches: list[Launch], log: IO[Any] | None = None) -> None:
@@ -83,15 +84,17 @@ class EngineProcesses:
         self._launches = launches
         self._log = log or sys.stderr
         self._previous: Any = signal.SIG_DFL
+        self._end_scratch = contextlib.ExitStack()
         self.running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> EngineProcesses:
         self._previous = signal.signal(signal.SIGTERM, _interrupt)
+        self._scratch = self._end_scratch.enter_context(engine_scratch())
         for launch in self._launches:
             self.running.append(
                 subprocess.Popen(
                     launch.command,
-                    env={**os.environ, **launch.environment},
+                    env={**os.environ, **launch.environment, "TMPDIR": str(self._scratch.folder)},
                     stdout=self._log,
                     stderr=self._log,
                     start_new_session=True,
@@ -103,6 +106,7 @@ class EngineProcesses:
     def __exit__(self, *_: object) -> None:
         # A second signal must not leave the job half done.
         held = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGTERM, signal.SIGINT)]
+        self._note_shared_memory()
         for process in self.running:
             process.terminate()  # SGLang drains; what outlives it goes with its group
         deadline = time.monotonic() + _STOP_SECONDS
@@ -112,6 +116,7 @@ class EngineProcesses:
         self._signal_groups(signal.SIGKILL)
         for process in self.running:
             process.wait()
+        self._end_scratch.close()
         for number, handler in [*held, (signal.SIGTERM, self._previous)]:
             signal.signal(number, handler)
 
@@ -126,6 +131,7 @@ class EngineProcesses:
                     f"the engine did not answer within {timeout_seconds:.0f} s (engine.start_timeout_seconds)"
                 )
             time.sleep(_POLL_SECONDS)
+        self._note_shared_memory()
 
     def require_running(self) -> None:
         """Raises EngineEnded when a replica, or a part of one, has ended."""
@@ -139,6 +145,13 @@ class EngineProcesses:
     def kill(self) -> None:
         """End every replica at once, with all its parts."""
         self._signal_groups(signal.SIGKILL)
+
+    def _note_shared_memory(self) -> None:
+        parts: list[int] = []
+        for process in self.running:
+            with contextlib.suppress(psutil.Error):
+                parts += [process.pid, *(part.pid for part in psutil.Process(process.pid).children(recursive=True))]
+        self._scratch.note_shared_memory(parts)
 
     def _signal_groups(self, number: int) -> None:
         for process in self.running:
