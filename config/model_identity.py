@@ -9,7 +9,7 @@ from typing import Any
 
 from config.run import RunSettings
 from eaglefeed.errors import UsageError
-from eaglefeed.identity import RunIdentity
+from eaglefeed.identity import PRE_AND_POST_NORM, RunIdentity
 
 ENGINE = "sglang 0.5.23"
 """The one engine version the hooks are made for; a node with another does not start."""
@@ -57,6 +57,7 @@ def run_identity(settings: RunSettings) -> RunIdentity:
         data_preparation=f"supervise={data.supervise} thinking={data.thinking} over_length={data.over_length}",
         engine=ENGINE,
         plugin=PLUGIN,
+        final_state=PRE_AND_POST_NORM if settings.engine.store_post_norm else "pre_norm",
     )
 
 

@@ -70,6 +70,7 @@ class EngineSettings(_Section):
         max_prefill_tokens: tokens of one forward; at least ``data.max_length`` unless chunked. 0 = chosen from it.
         max_total_tokens: KV pool; 0 = SGLang's choice on a GPU, and four forwards on a CPU.
         chunked_prefill_tokens: 0 = off (one pass, the default); else the chunk, and the plugin joins the rows.
+        store_post_norm: store the engine's own state after the final norm too; it belongs to the run's identity.
         extra_args: passed to ``sglang.launch_server`` as they are.
     """
 

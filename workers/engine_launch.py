@@ -9,7 +9,6 @@ from pathlib import Path
 
 from config.model_identity import model_folder
 from config.run import EngineSettings, RunSettings
-from eaglefeed.errors import UsageError
 from eaglefeed.identity import RunIdentity
 from workers.sglang_plugin.faults import CHUNK_TOKENS
 from workers.sglang_plugin.plan import command_line_ids, plan_capture
@@ -49,11 +48,6 @@ def engine_launch(
     settings: RunSettings, identity: RunIdentity, spool: Path, host: str, port: int, replica: int = 0
 ) -> Launch:
     """What starts one replica, with its dumps in ``<spool>/<run>``."""
-    if settings.engine.store_post_norm:
-        raise UsageError(
-            "engine.store_post_norm: a second final state is not stored; the post-norm state is computed from the "
-            "stored one with the run's final_norm.safetensors (eaglefeed.open(..., final='post_norm'))"
-        )
     device = device_of(settings.engine)
     plugin = PluginSettings(
         run=settings.name,
@@ -65,6 +59,7 @@ def engine_launch(
         engine=identity.engine,
         plugin=identity.plugin,
         buffer_bytes=settings.engine.dump_buffer_bytes,
+        store_post_norm="post_norm" in identity.final_states,
     )
     arguments = _common(settings, identity, host, port)
     arguments += _cpu(settings) if device == "cpu" else _cuda(settings)

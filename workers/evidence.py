@@ -107,7 +107,7 @@ class Asker:
         self._engine, self._identity, self._progress = engine, identity, progress
 
     def states(self, prompts: Sequence[Sample]) -> dict[str, Any]:
-        """Sample id → float32 ``[T, K+1, H]``, for those whose dump can be read and has a row per token."""
+        """Sample id → float32 ``[T, S, H]``, for those whose dump can be read and has a row per token."""
         name, states = batch_id(prompt.id for prompt in prompts), {}
         for answer in self._engine.ask(name, prompts):
             path = self.folder / f"{answer.rid}.dump"
@@ -178,21 +178,24 @@ def _against_transformers(
         layers=tuple(slot(index) for index in range(len(identity.layer_ids))),
         final_pre_norm=slot(len(identity.layer_ids)),
         final_post_norm=against_reference(
-            [_post_norm(state[:, -1], norm_file, identity.dtype) for state in ours],
+            [_post_norm(state, identity, norm_file) for state in ours],
             [reference.post_norm for reference in same],
             None if exact is None else [reference.post_norm for reference in exact],
         ),
     )
 
 
-def _post_norm(pre_norm: Any, norm_file: Path, dtype: str) -> Any:
-    """The normed state as a reader of the run computes it, from what the run has stored."""
+def _post_norm(state: Any, identity: RunIdentity, norm_file: Path) -> Any:
+    """The normed state as a reader of the run gets it: stored, or computed from what the run has stored."""
     import torch
 
     from eaglefeed.norm import parse_norm
 
+    num_layers = len(identity.layer_ids)
+    if "post_norm" in identity.final_states:
+        return state[:, num_layers + identity.final_states.index("post_norm")]
     norm = parse_norm(norm_file.read_bytes(), str(norm_file))
-    return norm.apply(pre_norm.to(getattr(torch, dtype))).float()
+    return norm.apply(state[:, num_layers].to(getattr(torch, identity.dtype))).float()
 
 
 def _apart(first: dict[str, Any], second: dict[str, Any]) -> float | None:

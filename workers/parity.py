@@ -84,7 +84,7 @@ def against_reference(ours: Sequence[Any], same_dtype: Sequence[Any], float32: S
 
 
 def states_of(dump: Dump) -> Any:
-    """A dump's states as a float32 tensor ``[T, K+1, H]``."""
+    """A dump's states as a float32 tensor ``[T, S, H]``, ``S`` slots."""
     import torch
 
     bits = np.array(dump.states)

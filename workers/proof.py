@@ -1,6 +1,6 @@
 """Is a dump the complete states of its sample? Every check of step 7, each with a reason of its own.
 
-Legend: ``T`` tokens, ``K`` captured layers, ``H`` hidden width.
+Legend: ``T`` tokens, ``S`` slots (K captured layers, one or two final states), ``H`` hidden width.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _BLOCK_ELEMENTS = 1 << 20
 _NORM_ROWS, _MAX_NORM_ROWS = 8, 64
 _NORM_TOLERANCE = 0.004  # bfloat16 rounds each element by up to 1/256; their mean square over a row varies far less
 _MIN_SCALE = 1e-3
+_POST_NORM_TOLERANCE = 0.02  # of a row's own norm; bfloat16 costs 0.004, as the stored state before the norm is rounded
 FINAL_NORM_FILE = "final_norm.safetensors"
 
 
@@ -51,6 +52,8 @@ def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) ->
     check_answer(dump, answer)
     check_states(dump)
     check_pre_norm(dump, folder)
+    if "post_norm" in identity.final_states:
+        check_post_norm(dump, folder)
     return path
 
 
@@ -62,8 +65,14 @@ def check_request(dump: Dump, sample: Sample, identity: RunIdentity, batch_id: s
         raise ProofFailed(f"{kind}-dump", f"{header.num_tokens} rows for {sample.num_tokens} tokens")
     if (header.run, header.batch_id, header.sample_id) != (identity.run, batch_id, sample.id):
         raise ProofFailed("other-request", f"the dump is of sample {header.sample_id}, batch {header.batch_id}")
-    if header.layer_ids != identity.layer_ids or header.num_slots != identity.num_slots:
+    if header.layer_ids != identity.layer_ids:
         raise ProofFailed("layers", f"layers {list(header.layer_ids)}, the run has {list(identity.layer_ids)}")
+    if header.num_slots != identity.num_slots:
+        raise ProofFailed(
+            "layers",
+            f"{header.num_slots} states a token, the run has {identity.num_slots}: "
+            f"{len(identity.layer_ids)} layers and {identity.final_state}",
+        )
     if header.hidden_size != identity.hidden_size:
         raise ProofFailed("width", f"rows of width {header.hidden_size}, the model's is {identity.hidden_size}")
     if header.dtype != identity.dtype:
@@ -128,10 +137,21 @@ def check_pre_norm(dump: Dump, folder: Path) -> None:
         return
     norm = _final_norm(folder / FINAL_NORM_FILE)
     used = np.abs(norm.scale) > _MIN_SCALE
-    rows = float32_of_bits(np.array(dump.states[:_MAX_NORM_ROWS, -1]), dump.header.dtype)[:, used]
+    rows = _final_rows(dump, slice(_MAX_NORM_ROWS), 0)[:, used]
     mean_square = np.square(rows / norm.scale[used], dtype=np.float64).mean(axis=1)
     if np.all(np.abs(mean_square - 1) < _NORM_TOLERANCE):
         raise ProofFailed("final-norm-applied", "the final state's rows are normalized; the run stores them before")
+
+
+def check_post_norm(dump: Dump, folder: Path) -> None:
+    """The last slot is the norm of the one before it, looked at in rows all over the sample."""
+    rows = np.unique(np.linspace(0, dump.header.num_tokens - 1, _MAX_NORM_ROWS).astype(int))
+    before, after = _final_rows(dump, rows, 0), _final_rows(dump, rows, 1)
+    wanted = _final_norm(folder / FINAL_NORM_FILE).apply(before)
+    errors = np.linalg.norm(after - wanted, axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), _MIN_SCALE)
+    if errors.max() > _POST_NORM_TOLERANCE:
+        row = int(rows[errors.argmax()])
+        raise ProofFailed("post-norm", f"row {row} is {errors.max():.2g} away from the norm of the state before it")
 
 
 def num_rows_of(answer: Answer, folder: Path) -> int:
@@ -171,8 +191,13 @@ def _final_norm(path: Path) -> FinalNorm:
         raise EngineGone(f"{path} is not there: the engine writes it when it starts, into its own spool") from error
 
 
+def _final_rows(dump: Dump, rows: Any, place: int) -> npt.NDArray[np.float32]:
+    """Rows of the final state before (place 0) or after the norm (place 1), float32 ``[n, H]``."""
+    return float32_of_bits(np.array(dump.states[rows, len(dump.header.layer_ids) + place]), dump.header.dtype)
+
+
 def _blocks(dump: Dump) -> Iterator[tuple[int, Bits]]:
-    """Runs of rows ``[n, K+1, H]`` small enough for a core's cache, with the first one's number."""
+    """Runs of rows ``[n, S, H]`` small enough for a core's cache, with the first one's number."""
     rows = max(1, _BLOCK_ELEMENTS // (dump.header.num_slots * dump.header.hidden_size))
     for start in range(0, dump.header.num_tokens, rows):
         yield start, dump.states[start : start + rows]
@@ -199,7 +224,11 @@ def _check_not_repeated(dump: Dump) -> None:
 
     Equal rows of equal tokens do occur: a prompt that repeats one token from its start.
     """
-    final = np.ascontiguousarray(dump.states[:, -1, :])
+    for slot in range(len(dump.header.layer_ids), dump.header.num_slots):
+        _check_slot_not_repeated(dump, np.ascontiguousarray(dump.states[:, slot]))
+
+
+def _check_slot_not_repeated(dump: Dump, final: Bits) -> None:
     digests = final.view(np.uint8).reshape(len(final), -1).view(np.dtype((np.void, final.itemsize * final.shape[1])))
     order = np.argsort(digests.ravel(), kind="stable")
     ordered = digests.ravel()[order]

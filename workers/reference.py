@@ -22,7 +22,7 @@ _MEMORY_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceStates:
-    """float32 tensors: ``slots`` ``[T, K+1, H]`` as in a dump, ``post_norm`` ``[T, H]``."""
+    """float32 tensors: ``slots`` ``[T, K+1, H]``, the last one the state before the norm; ``post_norm`` ``[T, H]``."""
 
     slots: Any
     post_norm: Any

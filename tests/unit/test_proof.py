@@ -14,6 +14,7 @@ import pytest
 from eaglefeed.bits import bits_of_float32, float32_of_bits
 from eaglefeed.dump import Dump, write_dump
 from eaglefeed.errors import ProofFailed, SpoolFull
+from eaglefeed.identity import PRE_AND_POST_NORM, RunIdentity
 from eaglefeed.norm import parse_norm
 from eaglefeed.records import Sample, batch_id
 from tests.runs import make_dump, make_identity, make_sample, norm_bytes
@@ -21,6 +22,7 @@ from workers.engine import Answer
 from workers.proof import FINAL_NORM_FILE, prove
 
 IDENTITY = make_identity()
+WITH_POST_NORM = make_identity(final_state=PRE_AND_POST_NORM)
 SAMPLE = make_sample(3, 40)
 OTHER = make_sample(4, 40)
 BATCH = batch_id([SAMPLE.id])
@@ -35,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def whole() -> Dump:
-    return make_dump(IDENTITY, BATCH, SAMPLE)
+def whole(identity: RunIdentity = IDENTITY) -> Dump:
+    return make_dump(identity, BATCH, SAMPLE)
 
 
 def answer_for(folder: Path, dump: Dump, sample: Sample = SAMPLE, **receipt: Any) -> Answer:
@@ -53,9 +55,9 @@ def answer_for(folder: Path, dump: Dump, sample: Sample = SAMPLE, **receipt: Any
     return Answer(sample, RID, cached_tokens=0, receipt={**truth, **receipt})
 
 
-def refusal(folder: Path, answer: Answer) -> ProofFailed:
+def refusal(folder: Path, answer: Answer, identity: RunIdentity = IDENTITY) -> ProofFailed:
     with pytest.raises(ProofFailed) as caught:
-        prove(answer, IDENTITY, folder, BATCH)
+        prove(answer, identity, folder, BATCH)
     return caught.value
 
 
@@ -127,6 +129,63 @@ def test_each_fault_is_refused_by_name(folder: Path, fault: str) -> None:
     if reason == "token-digest":
         answer = replace(answer, receipt={**answer.receipt, "token_digest": SAMPLE.id})
     assert refusal(folder, answer).reason == reason
+
+
+def _normalize_before(states: np.ndarray) -> None:
+    states[:, 3] = states[:, 4]
+
+
+def _store_before_twice(states: np.ndarray) -> None:
+    states[:, 4] = states[:, 3]
+
+
+def _shift_after(states: np.ndarray) -> None:
+    states[1:, 4] = states[:-1, 4].copy()
+    states[0, 4] = states[0, 4][::-1]
+
+
+def _repeat_after(states: np.ndarray) -> None:
+    states[21, 4] = states[20, 4]
+
+
+def _zero_after(states: np.ndarray) -> None:
+    states[30, 4] = 0
+
+
+def _nan_after(states: np.ndarray) -> None:
+    states[5, 4, 9] = 0x7FC1
+
+
+def _alter_last_after(states: np.ndarray) -> None:
+    states[39, 4] ^= 0x8000
+
+
+POST_NORM_FAULTS: dict[str, tuple[str, Callable[[np.ndarray], None]]] = {
+    "a NaN after the norm": ("not-finite", _nan_after),
+    "a row of zeros after the norm": ("all-zero", _zero_after),
+    "a row repeated after the norm": ("repeated-row", _repeat_after),
+    "the norm applied to both": ("final-norm-applied", _normalize_before),
+    "the norm applied to neither": ("post-norm", _store_before_twice),
+    "rows of the next token after the norm": ("post-norm", _shift_after),
+    "another last row after the norm": ("post-norm", _alter_last_after),
+}
+
+
+@pytest.mark.parametrize("fault", POST_NORM_FAULTS)
+def test_each_fault_after_the_norm_is_refused_by_name(folder: Path, fault: str) -> None:
+    """Where the run stores the state after the norm it is proved too, against the one before it."""
+    assert prove(answer_for(folder, whole(WITH_POST_NORM)), WITH_POST_NORM, folder, BATCH).exists()
+    reason, change = POST_NORM_FAULTS[fault]
+    dump = with_states(change)(whole(WITH_POST_NORM))
+    assert refusal(folder, answer_for(folder, dump), WITH_POST_NORM).reason == reason
+
+
+def test_a_dump_of_the_other_kind_is_refused(folder: Path) -> None:
+    """An engine that stores the state after the norm for a run without it, or the reverse, is named."""
+    for made, wanted in ((WITH_POST_NORM, IDENTITY), (IDENTITY, WITH_POST_NORM)):
+        error = refusal(folder, answer_for(folder, whole(made)), wanted)
+        assert error.reason == "layers"
+        assert f"{made.num_slots} states a token, the run has {wanted.num_slots}" in error.detail
 
 
 def test_a_short_dump_is_named_with_both_lengths(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """What one forward leaves: rows of states beside the token ids and positions that the forward itself ran.
 
-Legend: ``N`` tokens of the forward, ``K`` captured layers, ``H`` hidden width.
+Legend: ``N`` tokens of the forward, ``S`` slots (K captured layers, one or two final states), ``H`` hidden width.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Rows:
     """All rows of one forward, in host memory or on their way to it.
 
     Attributes:
-        states: ``[N, (K+1)*H]``, the captured layers ascending, then the final state before the norm.
+        states: ``[N, S*H]``, the captured layers ascending, then the final state before the norm and, where the run
+            stores it, the one after.
         token_ids, positions: int64 ``[N]``, the forward's own.
         copied: event that marks the end of the copy from the device, None on a CPU.
         source: keeps the device tensor alive until then.
@@ -117,7 +118,7 @@ def logits_forward(original: Callable[..., Any], processor: Any, input_ids: Any,
 
 
 def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: Any) -> Any:
-    """Hook: one ``[N, (K+1)*H]`` tensor of all slots, instead of SGLang's ``[N, K*H]``."""
+    """Hook: one ``[N, S*H]`` tensor of all slots, instead of SGLang's ``[N, K*H]``."""
     names = ("hidden_states", "hidden_states_before_norm", "aux_hidden_states", "", "", "", "", "logits_metadata")
     given = {**dict(zip(names, a, strict=False)), **k}
     mode = given["logits_metadata"].capture_hidden_mode
@@ -131,11 +132,14 @@ def states_to_store(original: Callable[..., Any], processor: Any, *a: Any, **k: 
         raise RuntimeError(f"eaglefeed: the model behind {type(processor).__name__} shows no state before its norm")
     settings = plugin_settings()
     plan = plan_capture(settings.layer_ids, settings.num_layers)
-    final = given["hidden_states"] if faults.stores_post_norm() else _forward.final
+    after_norm = given["hidden_states"]  # the very tensor whose last rows go through the lm_head
+    final = after_norm if faults.stores_post_norm() else _forward.final
     captured = aux.split(final.shape[-1], dim=-1) if isinstance(aux, torch.Tensor) else aux
     captured = _forward.inputs or captured
-    _forward.states = torch.cat([final if slot is None else captured[slot] for slot in plan.slots], dim=-1)
-    return _forward.states[:, : -final.shape[-1]]
+    slots = [final if slot is None else captured[slot] for slot in plan.slots]
+    slots += [after_norm] if settings.store_post_norm else []
+    _forward.states = torch.cat(slots, dim=-1)
+    return _forward.states[:, : len(settings.layer_ids) * final.shape[-1]]
 
 
 def _to_host(states: Any, input_ids: Any, positions: Any) -> Rows:

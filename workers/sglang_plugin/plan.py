@@ -12,7 +12,8 @@ class CapturePlan:
 
     Attributes:
         inputs: layers whose input the model captures, ascending; never empty (models return no list for none).
-        slots: for each slot of the dump, the index into ``inputs``; None for the final state before the norm.
+        slots: for each slot of the dump, the index into ``inputs``; None for the final state before the norm. The one
+            after it is no layer's, and comes behind these.
     """
 
     inputs: tuple[int, ...]

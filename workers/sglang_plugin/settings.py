@@ -20,6 +20,7 @@ class PluginSettings:
         spool: the run's own folder of the spool, ``<spool>/<run>``.
         layer_ids: ``output_of_layer`` numbering, ascending, -1 the embedding output.
         dtype: of the states that leave the engine.
+        store_post_norm: the dumps' last slot is the state after the final norm.
         buffer_bytes: host memory that rows may take between the forward and the disk, in each rank 0.
         writer_threads: files written at a time.
     """
@@ -33,6 +34,7 @@ class PluginSettings:
     engine: str
     plugin: str
     buffer_bytes: int
+    store_post_norm: bool = False
     writer_threads: int = 4
 
     @property
@@ -41,8 +43,8 @@ class PluginSettings:
 
     @property
     def num_slots(self) -> int:
-        """K + 1: the captured layers and the final state."""
-        return len(self.layer_ids) + 1
+        """K + 1, or K + 2 with the state after the norm: the captured layers and the final states."""
+        return len(self.layer_ids) + 1 + self.store_post_norm
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
