@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Literal
 
-Cut = Literal["broken", "hanging"]
+Cut = Literal["broken", "hanging", "lost"]
 
 
 class CutProxy:
@@ -19,15 +19,21 @@ class CutProxy:
         self.port: int = self._listener.getsockname()[1]
         self._whole = threading.Event()
         self._whole.set()
+        self._lost: set[socket.socket] = set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, how: Cut) -> None:
-        """New connections wait; old ones break or fall silent, until ``mend``."""
+        """New connections wait until ``mend``; old ones break, fall silent until then, or are silent for ever after.
+
+        The last is what a firewall does that has forgotten its connections: no packet says that they are gone.
+        """
         self._whole.clear()
-        if how == "broken":
-            for pair in list(self._pairs):
+        for pair in list(self._pairs):
+            if how == "broken":
                 _close(pair)
+            if how == "lost":
+                self._lost.update(pair)
 
     def mend(self) -> None:
         self._whole.set()
@@ -65,7 +71,8 @@ class CutProxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._whole.wait()
-                target.sendall(data)
+                if source not in self._lost:
+                    target.sendall(data)
         _close((source, target))
 
 

@@ -13,8 +13,12 @@ import psutil
 
 from tests.chaos.cut_proxy import Cut
 from tests.chaos.stand import Node, Stand
+from workers.engine import Engine
 
 Fault = Callable[[Stand, random.Random], str]
+"""Breaks something, waits until it is over where it ends by itself, and says what it was."""
+
+ENGINE_WAIT_SECONDS = 60
 
 
 def extract_worker(stand: Stand, rng: random.Random) -> str:
@@ -51,8 +55,11 @@ def engine_process(stand: Stand, rng: random.Random) -> str:
 
 
 def engine_hang(stand: Stand, rng: random.Random) -> str:
-    """The scheduler stops where it stands: its port is open, its server answers, nothing is extracted."""
-    engine = _node(stand, rng).engine
+    """The scheduler stops where it stands: its port is open, its server answers, nothing is extracted.
+
+    An engine that is still starting is waited for: it would not be missed.
+    """
+    engine = _node_that_extracts(stand, rng).engine
     for process in engine.family()[2:]:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGSTOP)
@@ -84,9 +91,13 @@ def store_hang(stand: Stand, rng: random.Random) -> str:
 
 
 def producer(stand: Stand, rng: random.Random) -> str:
+    """One that runs; else the last one is started again, as an operator may at any time, and killed in the middle."""
+    seconds = rng.uniform(0, 4)
     running = [each for each in stand.producers if each.is_running]
     if not running:
-        return storage_worker(stand, rng)
+        running = stand.producers[-1:]
+        running[0].start()
+        threading.Event().wait(seconds)
     running[-1].kill()
     return f"kill -9 {running[-1].name}"
 
@@ -124,30 +135,53 @@ def full_disk(stand: Stand, rng: random.Random) -> str:
     return f"fill the disk of {node.name} for {seconds:.1f} s"
 
 
-ALL: tuple[tuple[int, Fault], ...] = (
-    (6, extract_worker),
-    (6, storage_worker),
-    (2, graceful_stop),
-    (1, engine_process),
-    (1, engine_hang),
-    (3, redis),
-    (2, store),
-    (2, store_hang),
-    (4, producer),
-    (1, whole_node),
-    (3, network),
-    (2, full_disk),
-)
-"""With how often each is drawn: what takes the engine half a minute to come back from is drawn less."""
+WEIGHTS: dict[Fault, int] = {
+    extract_worker: 8,
+    storage_worker: 8,
+    graceful_stop: 3,
+    engine_process: 1,
+    engine_hang: 1,
+    redis: 5,
+    store: 4,
+    store_hang: 4,
+    producer: 5,
+    whole_node: 1,
+    network: 5,
+    full_disk: 4,
+}
+"""How often each is dealt: after what takes an engine, its node is back half a minute later, so that is dealt less."""
 
 
-def draw(rng: random.Random) -> Fault:
-    weights, faults = zip(*ALL, strict=True)
-    return rng.choices(faults, weights)[0]
+def deal(seed: int, number: int) -> list[Fault]:
+    """``number`` faults in a seeded order; each kind by its weight, and once at least where there are enough."""
+    total = sum(WEIGHTS.values())
+    dealt = [fault for fault, weight in WEIGHTS.items() for _ in range(max(1, number * weight // total))]
+    rng = random.Random(seed)
+    if len(dealt) > number:
+        dealt = rng.sample(dealt, number)
+    missing = number - len(dealt)
+    dealt += rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=missing)
+    rng.shuffle(dealt)
+    return dealt
+
+
+def kind_of(fault: Fault) -> str:
+    return fault.__name__.replace("_", " ")
 
 
 def _node(stand: Stand, rng: random.Random) -> Node:
     return rng.choice(stand.nodes)
+
+
+def _node_that_extracts(stand: Stand, rng: random.Random) -> Node:
+    """One whose engine is up; any, when none is for a long time."""
+    nodes = rng.sample(stand.nodes, len(stand.nodes))
+    for _ in range(ENGINE_WAIT_SECONDS):
+        for node in nodes:
+            if Engine([node.engine_url], 2).is_answering():
+                return node
+        threading.Event().wait(1)
+    return nodes[0]
 
 
 def _fill(ballast: Path, really: bool) -> None:

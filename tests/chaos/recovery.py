@@ -29,13 +29,13 @@ def node_lost(stand: Stand) -> float:
 def engine_lost(stand: Stand) -> tuple[float, float]:
     """From SIGKILL of an engine until its job is out of its worker's hands, and until the node extracts again."""
     node = stand.nodes[-1]
-    starts = _ready_lines(node)
+    starts = num_times_ready(node)
     job_id = _job_in_hand(stand, node)
     begun = time.monotonic()
     for process in node.engine.family()[1:]:
         process.kill()
     handed_back = wait_until(lambda: not _is_started(stand, job_id), 60, "the job is handed back")
-    wait_until(lambda: _ready_lines(node) > starts, 120, "the engine is ready again")
+    wait_until(lambda: num_times_ready(node) > starts, 120, "the engine is ready again")
     return handed_back, time.monotonic() - begun
 
 
@@ -98,5 +98,6 @@ def _is_started(stand: Stand, job_id: str) -> bool:
     return bool(stand.redis.hget(f"rq:job:{job_id}", "status") == b"started")
 
 
-def _ready_lines(node: Node) -> int:
+def num_times_ready(node: Node) -> int:
+    """How often the node's engine has become ready."""
     return node.engine.log.read_text("utf-8", "replace").count("engine ready:")

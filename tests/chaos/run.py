@@ -1,7 +1,7 @@
 """The chaos run: samples go through the real stack while one seeded fault follows the other; then the audit.
 
 scripts/chaos                                  2,000 samples, 200 faults
-scripts/chaos --samples 120 --faults 12        the short form
+scripts/chaos --samples 150 --faults 12        the short form: each kind of fault once
 scripts/chaos --seed 7                         the run whose seed a failure printed
 """
 
@@ -15,18 +15,17 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
-import psutil
-
 from tests.chaos import exposure, faults, recovery
-from tests.chaos.stand import Stand, rows, wait_until
+from tests.chaos.feed import Feed
+from tests.chaos.stand import Stand, wait_until
+from tests.chaos.watch import Watch
 
-ROWS_AT_ONCE = 50
 MEASURED_ROWS = 400
+PAUSE_SECONDS = (0.2, 3.0)
 SETTLE_SECONDS = 420.0
-MEMORY_BYTES = 1200 << 20
-"""No worker may grow beyond this, engines aside."""
 
 
 def main() -> int:
@@ -51,96 +50,67 @@ def main() -> int:
 
 def run(stand: Stand, seed: int, num_samples: int, num_faults: int, max_seconds: float) -> list[str]:
     """Feed, break, wait, audit; what does not hold, in sentences."""
-    rng, begun, watch = random.Random(seed), time.monotonic(), MemoryWatch()
-    feed = Feed(stand, num_samples)
+    begun, feed = time.monotonic(), Feed(stand, num_samples)
     feed.more()
-    wait_until(lambda: stand.counted().get("stored", 0) > 0, 180, "the first sample is stored")
+    wait_until(lambda: stand.counted().get("stored", 0) > 0, 300, "the first sample is stored")
     print(f"{time.monotonic() - begun:6.1f} s  the stand works", flush=True)
-    done = 0
-    while done < num_faults and time.monotonic() - begun < max_seconds:
-        time.sleep(rng.uniform(0.2, 3.0))
-        said = faults.draw(rng)(stand, rng)
-        done += 1
-        if done == num_faults // 2:
-            stand.empty_redis()
+    with Watch(stand) as watch:
+        num_done = break_things(stand, feed, watch, seed, num_faults, max_seconds)
+        settled = wait_until(stand.is_settled, SETTLE_SECONDS, f"everything is settled ({_progress(stand)})")
+        seconds = time.monotonic() - begun
+        print(f"{seconds:6.1f} s  settled {settled:.1f} s after the last fault  {_progress(stand)}", flush=True)
+        # What holds back leftovers is their batch's job: the last storage jobs end before the folders are looked at.
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: not any(node.dumps() for node in stand.nodes), 90, "the spools are empty")
+    print(f"faults: {num_done} of {num_faults} done in {seconds / 60:.1f} minutes, {feed.given} samples", flush=True)
+    print("\n".join([*watch.times(), _starts(stand), *watch.memory()]), flush=True)
+    failures = [] if num_done == num_faults else [f"{num_done} of {num_faults} faults were done in time"]
+    return failures + check(stand, feed.given) + watch.growth()
+
+
+def break_things(stand: Stand, feed: Feed, watch: Watch, seed: int, num_faults: int, max_seconds: float) -> int:
+    """One fault after the other, with something in work at each; how many were done.
+
+    What the fault of a number is, and how it goes, is told by the seed alone, however fast the machine.
+    """
+    begun = time.monotonic()
+    for number, fault in enumerate(faults.deal(seed, num_faults), 1):
+        if time.monotonic() - begun > max_seconds:
+            return number - 1
+        rng = random.Random(f"{seed}/{number}")
+        feed.keep_up(number / num_faults)
+        time.sleep(rng.uniform(*PAUSE_SECONDS))
+        met = watch.begins(faults.kind_of(fault))
+        said = f"{fault(stand, rng)}, {met.num_in_work} in work"
+        watch.over(met)
+        if number == num_faults // 2:
             said += "; FLUSHALL, rebuild, produce again"
-        feed.keep_up(done / num_faults)
-        watch.look(stand)
-        print(f"{time.monotonic() - begun:6.1f} s  fault {done:3d}  {said}  {_progress(stand)}", flush=True)
-    while feed.more():
-        time.sleep(0.1)
-    settled = wait_until(stand.is_settled, SETTLE_SECONDS, f"everything is settled ({_progress(stand)})")
-    print(
-        f"{time.monotonic() - begun:6.1f} s  settled {settled:.1f} s after the last fault  {_progress(stand)}",
-        flush=True,
-    )
-    # What holds back leftovers is their batch's job: the last storage jobs end before the folders are looked at.
-    with contextlib.suppress(TimeoutError):
-        wait_until(lambda: not any(node.dumps() for node in stand.nodes), 90, "the spools are empty")
-    return check(stand, num_samples, done) + watch.failures
+            met = watch.begins("redis emptied")
+            stand.empty_redis()
+            watch.over(met)
+            watch.half()
+        passed = time.monotonic() - begun
+        pace = f"{60 * number / passed:.0f} faults/min, ETA {passed / number * (num_faults - number) / 60:.1f} min"
+        print(f"{passed:6.1f} s  fault {number:3d}/{num_faults}  {said}  {_progress(stand)}  {pace}", flush=True)
+    return num_faults
 
 
-def check(stand: Stand, num_samples: int, num_faults: int) -> list[str]:
-    """The audit's verdict, and that nobody was given up."""
+def check(stand: Stand, num_samples: int) -> list[str]:
+    """The audit's verdict, that nobody was given up, and that Redis keeps no finished job."""
     code, report = stand.audit()
     print(f"audit: exit {code}: {report}", flush=True)
-    counted = stand.counted()
-    print(
-        f"{num_faults} faults; starts of each service: "
-        f"{ {service.name: service.num_starts for service in stand.services()} }",
-        flush=True,
-    )
+    counted, left = stand.counted(), stand.jobs_left()
     failures = [] if code == 0 else [f"the audit's exit code is {code}: {report}"]
     if report.get("stored") != num_samples:
         failures.append(f"{report.get('stored')} of {num_samples} samples are stored")
     failures += [f"{name} is {report.get(name)}" for name in ("missing", "duplicate", "short") if report.get(name)]
     failures += [f"{name} counted: {counted[name]}" for name in ("dead", "rejected") if counted.get(name)]
-    return failures
-
-
-class Feed:
-    """Rows come file by file, so that a run is not over before its faults are."""
-
-    def __init__(self, stand: Stand, num_samples: int) -> None:
-        self._stand, self._total, self._given = stand, num_samples, 0
-
-    def more(self, at_most: int = ROWS_AT_ONCE) -> bool:
-        number = min(at_most, self._total - self._given)
-        if number <= 0:
-            return False
-        repeated = rows(max(0, self._given - 5), min(5, self._given))  # some rows were there before
-        self._stand.produce(rows(self._given, number) + repeated)
-        self._given += number
-        return True
-
-    def keep_up(self, share: float) -> None:
-        """As much of the rows as of the faults."""
-        while self._given < share * self._total and self.more():
-            pass
-
-
-class MemoryWatch:
-    """The largest resident size of each worker's process."""
-
-    def __init__(self) -> None:
-        self.largest: dict[str, int] = {}
-
-    def look(self, stand: Stand) -> None:
-        for node in stand.nodes:
-            for service in (*node.extract, node.store):
-                with contextlib.suppress(psutil.Error):
-                    used = psutil.Process(service.pid).memory_info().rss
-                    self.largest[service.name] = max(used, self.largest.get(service.name, 0))
-
-    @property
-    def failures(self) -> list[str]:
-        print("memory: " + ", ".join(f"{name} {used >> 20} MiB" for name, used in self.largest.items()), flush=True)
-        return [f"{name} took {used >> 20} MiB" for name, used in self.largest.items() if used > MEMORY_BYTES]
+    return failures + [f"Redis keeps {key}" for key in left]
 
 
 def measure(stand: Stand) -> dict[str, float]:
     """Each recovery, one after the other, with samples in flight; seconds by its name."""
-    feed = Feed(stand, 100_000)
+    feed = Feed(stand, 0)
     feed.more()
     wait_until(lambda: stand.counted().get("stored", 0) > 0, 180, "the first sample is stored")
     measured = {}
@@ -172,6 +142,16 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _starts(stand: Stand) -> str:
+    """How often each kind of service was started beyond its first time."""
+    again: Counter[str] = Counter()
+    for service in stand.services():
+        again[service.name.partition("/")[2].rstrip("0123456789") or "producer"] += service.num_starts - 1
+    again["producer"] += stand.stopped_starts
+    again["SGLang"] = sum(recovery.num_times_ready(node) - 1 for node in stand.nodes)
+    return "started again: " + ", ".join(f"{kind} {number}" for kind, number in sorted(again.items()))
+
+
 def _progress(stand: Stand) -> str:
     counted = stand.counted()
     return " ".join(f"{name} {counted.get(name, 0)}" for name in ("unique", "stored", "rejected", "dead"))
@@ -185,7 +165,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--seconds", type=float, default=3 * 3600, help="no fault begins after this time")
+    parser.add_argument("--seconds", type=float, default=3 * 3600, help="give up after this time")
     parser.add_argument("--recovery", action="store_true", help="measure the recovery times instead")
     parsed = parser.parse_args()
     if parsed.recovery:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from redis import Redis
 from redis.exceptions import RedisError
 
 from config import counters
 from tests.chaos.cut_proxy import CutProxy
 from tests.chaos.service import MARK, Service, orphans
-from tests.checkpoints import VOCABULARY, make_checkpoint
+from tests.checkpoints import make_checkpoint
 from tests.rq_workers import CHECKOUT
 from tests.services import BUCKET, Seaweed, Valkey, free_port
 
@@ -35,12 +34,13 @@ layers = [1, 3, 4]
 [data]
 max_length = 1024
 batch_tokens = {batch_tokens}
-max_queued_batches = 24
+max_queued_batches = 40
 [engine]
 device = "cpu"
 max_prefill_tokens = 2048
 max_total_tokens = 8192
 hang_timeout_seconds = 10
+start_timeout_seconds = 180
 request_timeout_seconds = 60
 [spool]
 max_disk_percent = 90.0
@@ -56,6 +56,7 @@ class Node:
     name: str
     spool: Path
     engine: Service
+    engine_url: str
     extract: list[Service]
     store: Service
     cables: list[CutProxy]
@@ -83,6 +84,8 @@ class Stand:
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     nodes: list[Node] = field(default_factory=list)
     producers: list[Service] = field(default_factory=list)
+    data: list[Path] = field(default_factory=list)
+    stopped_starts: int = 0
     _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Stand:
@@ -122,25 +125,21 @@ class Stand:
 
     def produce(self, rows: Sequence[dict[str, Any]]) -> None:
         """One more file of rows and its producer, which is started again until it succeeds."""
-        number = len(self.producers)
-        data = self.folder / f"data-{number}.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        command = [sys.executable, "-m", "eaglefeed.cli", "produce", str(data), "--run", str(self.run_file), "--quiet"]
-        command += ["--jobs", "0", "--rejects", str(self.folder / f"rejects-{number}.jsonl")]
-        service = Service(
-            f"producer-{number}", command, self._environment({}), self.folder / "producer.log", restarts=False
-        )
-        self.producers.append(service)
-        service.start()
+        path = self.folder / f"data-{len(self.data)}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.data.append(path)
+        self._start_producer([path])
 
     def empty_redis(self) -> None:
-        """FLUSHALL in the middle of everything, then what docs/queue.md says: rebuild, and the same produce again."""
+        """FLUSHALL in the middle of everything, then what docs/queue.md says: rebuild, and produce the same again."""
         self.redis.flushall()
         command = [sys.executable, "-m", "eaglefeed.cli", "rebuild", "--run", str(self.run_file), "--quiet"]
         subprocess.run(command, env=self._environment({}), cwd=CHECKOUT, check=True, capture_output=True)
         for producer in self.producers:
             producer.stop()
-            producer.start()
+        self.stopped_starts += sum(producer.num_starts for producer in self.producers)
+        self.producers.clear()
+        self._start_producer(self.data)
 
     def counted(self) -> dict[str, int]:
         """The run's counters; {} while Redis is away."""
@@ -148,12 +147,20 @@ class Stand:
             return counters.read(self.redis, RUN)
         return {}
 
+    def num_in_work(self, counted: dict[str, int]) -> int:
+        """Samples that were enqueued and are neither stored, rejected nor dead."""
+        return counted.get("unique", 0) - sum(counted.get(name, 0) for name in ("stored", "rejected", "dead"))
+
     def is_settled(self) -> bool:
         """Whether every producer has succeeded and every unique sample is stored, rejected or dead."""
         counted = self.counted()
-        settled = sum(counted.get(name, 0) for name in ("stored", "rejected", "dead"))
         produced = all(each.process and each.process.poll() == 0 for each in self.producers)
-        return produced and bool(counted) and settled >= counted.get("unique", 0)
+        return produced and bool(counted) and self.num_in_work(counted) <= 0
+
+    def jobs_left(self) -> list[str]:
+        """Keys of RQ's jobs that Redis still holds, once everything is settled; dead letters aside there are none."""
+        patterns = ("rq:job:*", "rq:execution:*", "rq:executions:*", "rq:results:*")
+        return [key.decode() for pattern in patterns for key in self.redis.scan_iter(pattern, count=1000)]
 
     def audit(self) -> tuple[int, dict[str, Any]]:
         """The audit's own command, reading every shard back: its exit code and its JSON."""
@@ -165,6 +172,16 @@ class Stand:
 
     def orphans(self) -> list[str]:
         return orphans(self.mark)
+
+    def _start_producer(self, paths: Sequence[Path]) -> None:
+        number = len(self.producers)
+        command = [sys.executable, "-m", "eaglefeed.cli", "produce", *map(str, paths), "--run", str(self.run_file)]
+        command += ["--quiet", "--jobs", "0", "--rejects", str(self.folder / f"rejects-{number}.jsonl")]
+        service = Service(
+            f"producer-{number}", command, self._environment({}), self.folder / "producer.log", restarts=False
+        )
+        self.producers.append(service)
+        service.start()
 
     def _node(self, number: int) -> Node:
         name, spool, port = f"node{number}", self.folder / f"spool{number}", free_port()
@@ -188,6 +205,7 @@ class Stand:
             name,
             spool,
             Service(f"{name}/engine", engine, faulty, self.folder / f"{name}-engine.log"),
+            own["EAGLEFEED_ENGINE_URL"],
             [
                 Service(f"{name}/extract{each}", _rq("workers.worker.EngineWorker", "extract"), environment, log)
                 for each in range(self.extract_workers)
@@ -208,17 +226,6 @@ class Stand:
             for service in self.services():
                 if not self._done.is_set():
                     service.tend()
-
-
-def rows(first: int, number: int) -> list[dict[str, Any]]:
-    """Tokenized rows, distinct by their number, 8 to 72 tokens long."""
-    found = []
-    for place in range(first, first + number):
-        rng = np.random.default_rng([23, place])
-        tokens = rng.integers(4, VOCABULARY, int(rng.integers(8, 72))).tolist()
-        tokens[:3] = [4 + (place >> shift & 127) for shift in (0, 7, 14)]
-        found.append({"input_ids": tokens, "loss_mask": [int(at >= len(tokens) // 2) for at in range(len(tokens))]})
-    return found
 
 
 def wait_until(is_true: Any, seconds: float, what: str) -> float:

@@ -11,7 +11,8 @@ import pytest
 from eaglefeed.manifest import Manifest
 from eaglefeed.records import sample_id
 from eaglefeed.stores import open_store
-from tests.chaos.stand import RUN, Stand, rows, wait_until
+from tests.chaos.feed import rows
+from tests.chaos.stand import RUN, Stand, wait_until
 from tests.services import BUCKET
 from workers.sglang_plugin.faults import POISON
 from workers.suspicion import Suspicion
