@@ -21,6 +21,10 @@ RESULT_TTL_SECONDS = 0
 
 REDIS_RETRIES = 50
 
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+"""A connection that says nothing for this long is lost, as after a firewall that forgot it: it is made anew."""
+
 FAILURE_TTL_SECONDS = 30 * 24 * 3600
 """How long a dead letter waits for a person."""
 
@@ -31,6 +35,8 @@ def connect(url: str | None = None, retries: int = REDIS_RETRIES) -> Redis:
         url or redis_url(),
         retry=Retry(ExponentialWithJitterBackoff(base=0.1, cap=3.0), retries=retries),
         retry_on_error=[RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError],
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=ANSWER_SECONDS,
         health_check_interval=15,
         socket_keepalive=True,
     )
