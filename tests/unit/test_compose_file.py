@@ -1,23 +1,75 @@
-"""compose.yaml as ``eaglefeed run`` reads it: variables as the specification says, and no secret on a command line."""
+"""compose.yaml by the specification's schema, and as ``eaglefeed run`` reads it; no secret on a command line."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from eaglefeed.errors import UsageError
-from local.compose_file import interpolate, read_services
-from local.stack import COMPOSE_FILE, PROGRAMS, in_order
+from local.compose_file import _interpolated, interpolate, read_services
+from local.stack import CHECKOUT, COMPOSE_FILE, PROGRAMS, in_order
 
-NAMES = tuple(yaml.safe_load(COMPOSE_FILE.read_text("utf-8"))["services"])
 SECRETS = {
     "REDIS_PASSWORD": "planted-redis",
     "AWS_ACCESS_KEY_ID": "planted-id",
     "AWS_SECRET_ACCESS_KEY": "planted-key",
     "EAGLEFEED_DASHBOARD_TOKEN": "planted-token",
 }
+
+
+def document() -> Any:
+    return yaml.safe_load(COMPOSE_FILE.read_text("utf-8"))
+
+
+NAMES = tuple(document()["services"])
+
+
+def schema() -> Any:
+    """The compose specification's own, as the package check-jsonschema carries and renews it."""
+    file = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    return json.loads(file.read_text("utf-8"))
+
+
+def misspell(key: str) -> Callable[[Any], None]:
+    def change(service: Any) -> None:
+        service[f"{key}s"] = service.pop(key)
+
+    return change
+
+
+def test_it_is_valid_by_the_specifications_schema() -> None:
+    """As it stands, and with the variables put in as `docker compose` does before it validates."""
+    jsonschema.validate(document(), schema())
+    jsonschema.validate(_interpolated(document(), SECRETS, COMPOSE_FILE), schema())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        misspell("healthcheck"),
+        misspell("restart"),
+        lambda service: service["healthcheck"].update(interval=2),
+        lambda service: service.update(depends_on={"redis": {"condition": "is_healthy"}}),
+        lambda service: service.update(ports=[{"target": "8080", "publishes": 1}]),
+        lambda service: service["deploy"]["resources"]["limits"].update(ram="6g"),
+    ],
+)
+def test_the_schema_would_find_a_mistake(change: Callable[[Any], None]) -> None:
+    """A misspelt key and a value of the wrong kind, each, in a service."""
+    wrong = document()
+    change(wrong["services"]["redis"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema())
 
 
 @pytest.mark.parametrize(
@@ -82,8 +134,28 @@ def test_every_program_can_be_run_here() -> None:
     assert {service.command[0] for service in services.values()} <= ours
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if "healthcheck" in document()["services"][name]])
+def test_every_health_check_can_be_run(name: str) -> None:
+    """Its program is found and says that nobody answers yet, within its own timeout; no traceback, no "not found"."""
+    ports = {f"{each}_PORT": "1" for each in ("REDIS", "S3", "ENGINE", "DASHBOARD")}
+    check = read_services(COMPOSE_FILE, (name,), SECRETS | ports)[name].health_check
+    assert check is not None
+    path = os.pathsep.join([str(PROGRAMS), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT)}
+    ended = subprocess.run(
+        check.command, env=environment, capture_output=True, text=True, timeout=check.timeout_seconds + 20, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_services_that_others_wait_for_have_a_health_check() -> None:
+    """`condition: service_healthy` of a service without one would never come true."""
+    services = document()["services"]
+    needed = {need for service in services.values() for need in service.get("depends_on", {})}
+    assert needed and all("healthcheck" in services[name] for name in needed)
+
+
 def test_nothing_is_published_beyond_loopback() -> None:
     """Ports that leave the compose network are bound to 127.0.0.1."""
-    document = yaml.safe_load(Path(COMPOSE_FILE).read_text("utf-8"))
-    ports = [port for service in document["services"].values() for port in service.get("ports", [])]
+    ports = [port for service in document()["services"].values() for port in service.get("ports", [])]
     assert ports and all(str(port).startswith("127.0.0.1:") for port in ports)
