@@ -122,6 +122,7 @@ def zsh(verbs: list[VerbWords]) -> str:
     listed = "".join(f"    {_quoted(f'{verb.name}:{verb.help}')}\n" for verb in verbs)
     cases = "".join(f"    {verb.name})\n      _arguments \\\n{_zsh_specs(verb)} ;;\n" for verb in verbs)
     return f"""#compdef eaglefeed
+_eaglefeed_words() {{ _alternative "words:word:($*)" 'files:file:_files' }}
 _eaglefeed() {{
   local -a verbs
   verbs=(
@@ -146,12 +147,8 @@ def _zsh_specs(verb: VerbWords) -> str:
         text = option.help.replace("[", "(").replace("]", ")").replace(":", " ")
         values = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
         specs += [_quoted(f"{name}[{text}]{values if option.takes_value else ''}") for name in option.names]
-    words = f"_alternative 'words:word:({' '.join(verb.words)})' 'files:file:_files'" if verb.words else "_files"
-    return "".join(f"        {spec} \\\n" for spec in specs) + f"        {_quoted(f'*:argument:{_words(words)}')}"
-
-
-def _words(action: str) -> str:
-    return f"{{{action}}}" if " " in action else action
+    words = f"{{_eaglefeed_words {' '.join(verb.words)}}}" if verb.words else "_files"
+    return "".join(f"        {spec} \\\n" for spec in specs) + f"        {_quoted(f'*:argument:{words}')}"
 
 
 def fish(verbs: list[VerbWords]) -> str:

@@ -150,6 +150,45 @@ def test_zsh_takes_the_script(verbs: list[completion.VerbWords], tmp_path: Path)
     assert run_shell("zsh", script, tmp_path).split() == ["_eaglefeed"]
 
 
+ZSH_LINE_EDITOR = r"""
+PROMPT= ; fpath=($HOME $fpath)
+autoload -U compinit && compinit -D -u
+bindkey -e; bindkey '^I' complete-word
+tell() { print -r -- "$BUFFER" >> $HOME/told; BUFFER= }
+zle -N tell; bindkey '^T' tell
+"""
+ZSH_TYPIST = r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'source $HOME/line-editor; : > $HOME/ready'
+while [[ ! -e $HOME/ready ]]; do sleep 0.05; done
+integer number
+: > $HOME/told
+while read -r typed; do
+  zpty -w -n shell "$typed"$'\t\x14'
+  (( ++number ))
+  while (( $(wc -l < $HOME/told) < number )); do zpty -r -t shell seen; sleep 0.05; done
+done < $HOME/typed
+cat $HOME/told
+"""
+
+
+def test_zsh_completes(verbs: list[completion.VerbWords], tmp_path: Path) -> None:
+    """Typed into a real zsh with a tab behind it: verbs, options, the values of an option, and actions of a verb."""
+    completed = {
+        "eaglefeed sta": "eaglefeed status ",
+        "eaglefeed status --w": "eaglefeed status --watch ",
+        "eaglefeed init --preset kim": "eaglefeed init --preset kimi-k2.5 ",
+        "eaglefeed dead ret": "eaglefeed dead retry ",
+        "eaglefeed no-such-verb x": "eaglefeed no-such-verb x",
+    }
+    (tmp_path / "_eaglefeed").write_text(completion.zsh(verbs))
+    (tmp_path / "line-editor").write_text(ZSH_LINE_EDITOR)
+    (tmp_path / "typed").write_text("".join(f"{typed}\n" for typed in completed))
+    told = run_shell("zsh", ZSH_TYPIST, tmp_path).splitlines()
+    assert [line.rstrip() for line in told] == [line.rstrip() for line in completed.values()]
+
+
 def test_an_option_is_read_with_its_choices() -> None:
     """Choices, whether a value follows, and help without argparse's own marks."""
     parser = argparse.ArgumentParser()
