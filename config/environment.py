@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from urllib.parse import urlsplit, urlunsplit
 
@@ -44,7 +45,8 @@ def s3_endpoint() -> str | None:
 def without_password(url: str) -> str:
     """``url`` as it may be logged."""
     parts = urlsplit(url)
+    parts = parts._replace(query=re.sub(r"((?:^|&)password=)[^&]+", r"\1***", parts.query))
     if parts.password is None:
-        return url
+        return urlunsplit(parts) if parts.query else url
     netloc = f"{parts.username or ''}:***@{parts.hostname}" + (f":{parts.port}" if parts.port else "")
     return urlunsplit(parts._replace(netloc=netloc))

@@ -32,6 +32,17 @@ def check_file_system(path: Path, limit_bytes: int) -> None:
     _check_writable(path, place)
 
 
+def read_only_reason(path: Path) -> str:
+    """Why nothing can be written at ``path`` now, with the way out; "" where it can. Nothing is written to find out."""
+    if not os.statvfs(path).f_flag & os.ST_RDONLY:
+        return ""
+    kind, mount = file_system_of(path)
+    return (
+        f"{path} is on a read-only file system ({kind} at {mount}). A kernel makes one read-only when its disk fails: "
+        f"look into `dmesg`, then `mount -o remount,rw {mount}`. What lies there is kept, and work goes on by itself"
+    )
+
+
 def disk_usage(path: Path) -> tuple[int, int]:
     """Bytes used and bytes usable, as df counts them: what the file system keeps for root is neither."""
     disk = shutil.disk_usage(path)

@@ -144,6 +144,7 @@ def encode_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str], path
     except CorruptData as error:
         raise DumpsSpoilt(f"batch {batch.id}: {error}") from error
     except OSError as error:
+        node.spool.require_writable()  # a better sentence, where that is why
         raise SpoolFull(f"{path}: {error.strerror or error}") from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from config.run import SpoolSettings
 from eaglefeed.errors import EnvironmentFault, SpoolFull
 from eaglefeed.progress import byte_size
-from storage.file_system import check_file_system, disk_usage
+from storage.file_system import check_file_system, disk_usage, read_only_reason
 
 SHARD_SUFFIX = ".shard"
 NORM_NAME = "final_norm.safetensors"
@@ -52,7 +52,9 @@ class Spool:
             (self.path / _RESERVED).mkdir(mode=0o700, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as error:
-            raise EnvironmentFault(f"spool.path = {str(self.path)!r} cannot be made: {error.strerror}") from error
+            read_only = read_only_reason(self.path) if self.path.exists() else ""
+            reason = read_only or f"cannot be made: {error.strerror}"
+            raise EnvironmentFault(f"spool.path = {str(self.path)!r}: {reason}") from error
         check_file_system(self.path, self.limit_bytes)
         usage = self.usage()
         if self._is_disk_full(usage, 0):
@@ -61,6 +63,12 @@ class Spool:
                 f"full ({byte_size(usage.disk_bytes - usage.disk_used_bytes)} of {byte_size(usage.disk_bytes)} free), "
                 f"and spool.max_disk_percent = {self.settings.max_disk_percent:g}: make room, or choose another disk"
             )
+
+    def require_writable(self) -> None:
+        """Raises SpoolFull, with the way out, while the disk is read-only: no job is taken that cannot be done."""
+        reason = read_only_reason(self.path)
+        if reason:
+            raise SpoolFull(f"spool.path: {reason}")
 
     def folder(self, run: str) -> Path:
         """The run's own folder, made when it is not there."""

@@ -49,6 +49,7 @@ class StorageWorker(QueueWorker):
     def get_ready(self) -> None:
         """Store and spool are proved usable; what dead processes, or an emptied Redis, left in the spool is cleared."""
         nodes.claim(self.connection, node_name(), nodes.spool_id(this_node().spool.path))
+        this_node().spool.require_writable()
         if time.monotonic() >= self._clear_at:
             cleared = clear_leftovers(this_node(), CLEAR_INTERVAL_SECONDS if self._clear_at else 0.0)
             log.info("spool %s: %s", this_node().folder, cleared)

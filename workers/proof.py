@@ -42,7 +42,7 @@ def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) ->
 
     Raises:
         ProofFailed: with the reason and the values; ``num_rows_of`` tells how many rows there were.
-        SpoolFull: the engine could not write for want of room: the sample is not to blame.
+        SpoolFull: the engine could not write to the disk, full, read-only or failing: the sample is not to blame.
     """
     path = _dump_path(answer, folder)
     dump = _read(path)
@@ -165,7 +165,7 @@ def _dump_path(answer: Answer, folder: Path) -> Path:
         raise ProofFailed("engine-refused", answer.error)
     if not receipt:
         raise ProofFailed("no-receipt", "the answer carries no receipt: eaglefeed's hooks are not active")
-    if receipt.get("error") == "spool-full":
+    if receipt.get("error") in ("spool-full", "spool-disk"):
         raise SpoolFull(f"the engine could not write a dump: {receipt.get('detail')}")
     if "error" in receipt:
         raise ProofFailed(str(receipt["error"]), str(receipt.get("detail", "")))

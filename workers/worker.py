@@ -59,9 +59,10 @@ class EngineWorker(QueueWorker):
         return Breaker(self.connection, node_name(), names.EXTRACT_QUEUE, limit)
 
     def get_ready(self) -> None:
-        """The run is the store's and open, the name is ours, the engine answers and, after an absence, is proved."""
+        """The name is ours, the spool can be written, the run is open; the engine answers, proved after an absence."""
         node, engine = jobs.this_node(), jobs.this_node().engine
         nodes.claim(self.connection, node.name, self.spool_id)
+        self.spool.require_writable()
         run_state.require_extracting(self.connection, node.identity.run)
         if not self._is_same_run:
             ensure_run(store_of(self.settings), node.identity)

@@ -165,6 +165,11 @@ class DirectoryStore:
                 raise StoreUnavailable(f"{self.url}/{key}: the disk is full ({free:,} bytes free)") from error
             if error.errno in _PASSING:
                 raise StoreUnavailable(f"{self.url}/{key}: {error.strerror}") from error
+            if error.errno == errno.EROFS:
+                raise EnvironmentFault(
+                    f"{self.url}/{key}: the store is on a read-only file system. Look into `dmesg` why, make it "
+                    "writable (`mount -o remount,rw`), or name another store.url; what is stored can still be read"
+                ) from error
             raise EnvironmentFault(f"{self.url}/{key}: {error.strerror or error}") from error
 
 

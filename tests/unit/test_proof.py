@@ -222,10 +222,13 @@ def test_a_receipt_that_says_otherwise_is_refused(folder: Path, receipt: dict[st
     assert refusal(folder, answer_for(folder, whole(), **receipt)).reason == reason
 
 
-def test_a_full_spool_is_not_the_samples_fault(folder: Path) -> None:
-    """A dump that found no room is to be asked for again, not rejected."""
-    answer = Answer(SAMPLE, RID, 0, {"error": "spool-full", "detail": "No space left on device"})
-    with pytest.raises(SpoolFull):
+@pytest.mark.parametrize(
+    ("error", "detail"), [("spool-full", "No space left on device"), ("spool-disk", "Read-only file system")]
+)
+def test_a_spools_disk_is_not_the_samples_fault(folder: Path, error: str, detail: str) -> None:
+    """A dump that could not be written is to be asked for again, not rejected: a failing disk would empty a run."""
+    answer = Answer(SAMPLE, RID, 0, {"error": error, "detail": detail})
+    with pytest.raises(SpoolFull, match=detail):
         prove(answer, IDENTITY, folder, BATCH)
 
 
