@@ -8,6 +8,7 @@ import socket
 from urllib.parse import urlsplit, urlunsplit
 
 from config.names import checked_name
+from eaglefeed.errors import UsageError
 
 
 def redis_url() -> str:
@@ -20,10 +21,20 @@ def node_name() -> str:
     return checked_name(os.environ.get("EAGLEFEED_NODE") or socket.gethostname(), "node name (EAGLEFEED_NODE)")
 
 
-def engine_urls() -> list[str]:
-    """``EAGLEFEED_ENGINE_URL``: the addresses of this node's engines, separated by commas."""
-    urls = os.environ.get("EAGLEFEED_ENGINE_URL", "http://127.0.0.1:30000")
-    return [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+def engine_urls(num_replicas: int = 1) -> list[str]:
+    """``EAGLEFEED_ENGINE_URL``: the addresses of this node's engines, separated by commas.
+
+    One address stands for all of a node's replicas: they listen on consecutive ports (``eaglefeed engine``).
+    """
+    text = os.environ.get("EAGLEFEED_ENGINE_URL", "http://127.0.0.1:30000")
+    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
+    if len(urls) != 1 or num_replicas == 1:
+        return urls
+    parts = urlsplit(urls[0])
+    if parts.port is None:
+        raise UsageError(f"EAGLEFEED_ENGINE_URL={urls[0]}: name the port of the first of {num_replicas} replicas")
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return [urlunsplit(parts._replace(netloc=f"{host}:{parts.port + index}")) for index in range(num_replicas)]
 
 
 def run_file() -> str | None:

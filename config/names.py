@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from eaglefeed.errors import UsageError
+from eaglefeed.errors import CorruptData, UsageError
 
 EXTRACT_QUEUE = "extract"
 EXTRACT_JOB = "workers.jobs.extract_batch"
@@ -25,6 +25,27 @@ def checked_name(name: str, what: str) -> str:
 def store_queue(node: str) -> str:
     """The queue of one node: its dumps lie on its own disk."""
     return f"store.{node}"
+
+
+MAX_REPLICAS = 1000
+_DUMP = re.compile(r"(?:r(?:0|[1-9][0-9]{0,2})/)?[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+def replica_folder(replica: int) -> str:
+    """Where one of several engines of a node keeps its dumps, below the run's folder of the spool."""
+    if not 0 <= replica < MAX_REPLICAS:
+        raise UsageError(f"replica {replica}: a node has 1 to {MAX_REPLICAS} engines")
+    return f"r{replica}"
+
+
+def checked_dump(name: str) -> str:
+    """A dump's name below the run's folder, with at most a replica's own folder before it.
+
+    Raises CorruptData for any other: a name out of Redis never becomes a path outside.
+    """
+    if not isinstance(name, str) or not _DUMP.fullmatch(name):
+        raise CorruptData(f"{name!r} names a dump outside its folder")
+    return name
 
 
 def known_key(run: str) -> str:

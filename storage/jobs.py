@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from config import counters, ending
+from config import counters, ending, names
 from config.queues import store_queue
 from eaglefeed.dump import Dump, read_dump
 from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
@@ -92,8 +92,8 @@ def require_whole(
         raise CorruptData(
             f"batch {batch.id}: {len(dumps)} dumps and {len(rejected)} rejects are not its {len(batch.samples)} samples"
         )
-    if any(Path(name).name != name for name in dumps.values()):
-        raise CorruptData(f"batch {batch.id}: a dump outside its folder")
+    for name in dumps.values():
+        dump_path(node, batch, name)
 
 
 def store_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str]) -> WrittenShard:
@@ -111,6 +111,14 @@ def store_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str]) -> Wr
         path.unlink(missing_ok=True)
     log.warning("another node's shard of batch %s is in the store; it is taken over", batch.id)
     return patiently(lambda: adopt_shard(node.store, key, batch, node.identity), f"read back of {key}")
+
+
+def dump_path(node: StorageNode, batch: Batch, name: str) -> Path:
+    """A dump that a job names; raises CorruptData for a name that leads out of the run's folder."""
+    try:
+        return node.folder / names.checked_dump(name)
+    except CorruptData as error:
+        raise CorruptData(f"batch {batch.id}: {error}") from error
 
 
 def shard_path(node: StorageNode, batch_id: str) -> Path:
@@ -139,7 +147,7 @@ def encode_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str], path
     """
     settings = node.settings.store
     try:
-        opened = {sample_id: open_dump(node.folder / name) for sample_id, name in dumps.items()}
+        opened = {sample_id: open_dump(dump_path(node, batch, name)) for sample_id, name in dumps.items()}
         return write_shard(path, node.identity, batch, opened, settings.encoding, settings.encode_threads)
     except CorruptData as error:
         raise DumpsSpoilt(f"batch {batch.id}: {error}") from error
@@ -208,7 +216,7 @@ def amounts(manifest: Manifest) -> dict[str, int]:
 def forget(node: StorageNode, dumps: Mapping[str, str]) -> None:
     """Delete the dumps of a batch whose manifest exists."""
     for name in dumps.values():
-        (node.folder / name).unlink(missing_ok=True)
+        (node.folder / names.checked_dump(name)).unlink(missing_ok=True)
 
 
 def _left_out(sample_id: str, num_tokens: int) -> RejectedSampleRecord:

@@ -54,7 +54,8 @@ def clear_leftovers(node: StorageNode, min_age_seconds: float = 0.0) -> Cleared:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
+    """Of the run's folder, and of those that its replicas have there."""
+    for path in sorted([*folder.iterdir(), *folder.glob("r[0-9]*/*")]):
         if path.is_file() and (path.suffix in (SUFFIX, SHARD_SUFFIX) or path.name.endswith(f"{SUFFIX}.part")):
             yield path
 

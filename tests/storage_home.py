@@ -114,11 +114,14 @@ class StorageHome:
         redis.hincrby(names.count_key(self.run), "batches", 1)
         redis.close()
 
-    def write_dumps(self, batch: Batch, samples: Sequence[Sample] | None = None) -> dict[str, str]:
-        """The dumps of the batch's samples in the spool, as the engine leaves them: sample id → file name."""
-        dumps = {}
+    def write_dumps(
+        self, batch: Batch, samples: Sequence[Sample] | None = None, replica: int | None = None
+    ) -> dict[str, str]:
+        """The dumps of the batch's samples in the spool, as the engine leaves them: sample id → name in the folder."""
+        dumps, folder = {}, "" if replica is None else f"{names.replica_folder(replica)}/"
+        (self.spool_folder / folder).mkdir(exist_ok=True)
         for sample in batch.samples if samples is None else samples:
-            name = f"{batch.id}-{sample.id}-{os.urandom(4).hex()}.dump"
+            name = f"{folder}{batch.id}-{sample.id}-{os.urandom(4).hex()}.dump"
             dump = make_dump(self.identity, batch.id, sample)
             write_dump(self.spool_folder / name, dump.header, dump.token_ids, dump.positions, dump.states)
             dumps[sample.id] = name

@@ -49,7 +49,6 @@ def main(parsed: argparse.Namespace) -> int:
     spool = Path(settings.spool.path)
     replicas = range(settings.engine.replicas)
     launches = [engine_launch(settings, identity, spool, parsed.host, parsed.port + index, index) for index in replicas]
-    (spool / settings.name).mkdir(parents=True, exist_ok=True)
     urls = [f"http://{parsed.host}:{parsed.port + index}" for index in replicas]
 
     def say_ready(processes: EngineProcesses) -> None:
@@ -91,6 +90,8 @@ class EngineProcesses:
         self._previous = signal.signal(signal.SIGTERM, _interrupt)
         self._scratch = self._end_scratch.enter_context(engine_scratch())
         for launch in self._launches:
+            if launch.folder is not None:
+                launch.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.running.append(
                 subprocess.Popen(
                     launch.command,

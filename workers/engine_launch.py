@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config.model_identity import model_folder
 from config.run import EngineSettings, RunSettings
+from eaglefeed.errors import UsageError
 from eaglefeed.identity import RunIdentity
 from workers.sglang_plugin.faults import CHUNK_TOKENS
 from workers.sglang_plugin.plan import command_line_ids, plan_capture
@@ -23,10 +24,11 @@ _NO_GRAPHS = ("--cuda-graph-backend-decode=disabled", "--cuda-graph-backend-pref
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command and what its environment adds to ours."""
+    """A command, what its environment adds to ours, and the folder of its dumps, which must be there."""
 
     command: list[str]
     environment: dict[str, str]
+    folder: Path | None = None
 
 
 def device_of(engine: EngineSettings) -> str:
@@ -47,7 +49,7 @@ def prefill_tokens(settings: RunSettings) -> int:
 def engine_launch(
     settings: RunSettings, identity: RunIdentity, spool: Path, host: str, port: int, replica: int = 0
 ) -> Launch:
-    """What starts one replica, with its dumps in ``<spool>/<run>``."""
+    """What starts one replica, with its dumps in ``<spool>/<run>``; of several, in a folder of its own there."""
     device = device_of(settings.engine)
     plugin = PluginSettings(
         run=settings.name,
@@ -59,12 +61,13 @@ def engine_launch(
         engine=identity.engine,
         plugin=identity.plugin,
         buffer_bytes=settings.engine.dump_buffer_bytes,
+        replica=replica if settings.engine.replicas > 1 else None,
         store_post_norm="post_norm" in identity.final_states,
     )
     arguments = _common(settings, identity, host, port)
     arguments += _cpu(settings) if device == "cpu" else _cuda(settings)
     command = [sys.executable, "-m", "sglang.launch_server", *arguments, *settings.engine.extra_args]
-    return Launch(command, _environment(settings, plugin, device, replica))
+    return Launch(command, _environment(settings, plugin, device, replica), plugin.dump_folder)
 
 
 def _common(settings: RunSettings, identity: RunIdentity, host: str, port: int) -> list[str]:
@@ -134,10 +137,20 @@ def _environment(settings: RunSettings, plugin: PluginSettings, device: str, rep
         if engine.tensor_parallel * engine.data_parallel > 1:
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _threads_of_ranks(engine)
     elif engine.replicas > 1:
-        devices = engine.tensor_parallel * engine.data_parallel
-        first = replica * devices
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + devices)))
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_devices_of(engine, replica))
     return environment
+
+
+def _devices_of(engine: EngineSettings, replica: int) -> list[str]:
+    """A replica's own GPUs, out of those that this process may see (Slurm hands out some of a node's)."""
+    share = engine.tensor_parallel * engine.data_parallel
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    devices = visible.split(",") if visible else [str(index) for index in range(share * engine.replicas)]
+    if len(devices) < share * engine.replicas:
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES={visible}: tensor_parallel * data_parallel * replicas = {share * engine.replicas}"
+        )
+    return devices[replica * share :][:share]
 
 
 def _threads_of_ranks(engine: EngineSettings) -> str:

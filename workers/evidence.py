@@ -19,7 +19,7 @@ from eaglefeed.progress import Progress
 from eaglefeed.records import Sample, batch_id
 from workers.engine import Engine
 from workers.parity import Distance, against_reference, distance, states_of
-from workers.proof import FINAL_NORM_FILE, prove
+from workers.proof import FINAL_NORM_FILE, dump_folder, prove
 from workers.reference import does_fit, is_mixture_of_experts, reference_states
 
 _TEXT = (
@@ -113,6 +113,7 @@ class Asker:
             path = self.folder / f"{answer.rid}.dump"
             self.cached_tokens_max = max(self.cached_tokens_max, answer.cached_tokens)
             try:
+                path = dump_folder(answer.receipt, self.folder) / path.name
                 prove(answer, self._identity, self.folder, name)
             except ProofFailed as error:
                 self.failures.append(str(error))

@@ -10,6 +10,7 @@ from eaglefeed.errors import EnvironmentFault
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
 from workers.engine import Engine
+from workers.proof import remove_dump
 
 
 def shake_hands(engine: Engine, identity: RunIdentity, spool: Path) -> None:
@@ -25,4 +26,4 @@ def shake_hands(engine: Engine, identity: RunIdentity, spool: Path) -> None:
         if "file" not in answer.receipt:
             said = answer.error or answer.receipt.get("detail") or "no receipt in the answer"
             raise EnvironmentFault(f"{url}: eaglefeed's hooks are not active in this engine: {said}")
-        (spool / identity.run / answer.receipt["file"]).unlink(missing_ok=True)
+        remove_dump(answer, spool / identity.run)

@@ -22,7 +22,7 @@ from eaglefeed.manifest import RejectedSampleRecord
 from eaglefeed.records import Batch, Sample
 from workers import suspicion
 from workers.engine import Answer, Engine, EngineDied
-from workers.proof import num_rows_of, prove
+from workers.proof import num_rows_of, prove, remove_dump
 from workers.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Outcome:
     """What became of a batch's samples so far.
 
     Attributes:
-        dumps: sample id → file name in the run's folder of the spool, proved.
+        dumps: sample id → file name below the run's folder of the spool, proved.
         failed: samples that are to be tried again, with why they failed last.
         poison: samples that end engines, and are not asked for any more.
         receipt: of the last proved dump: which engine made this batch.
@@ -126,12 +126,12 @@ def extract(node: Node, batch: Batch, samples: Sequence[Sample], outcome: Outcom
         try:
             path = prove(answer, node.identity, node.folder, batch.id)
         except ProofFailed as error:
-            (node.folder / f"{answer.rid}.dump").unlink(missing_ok=True)
+            remove_dump(answer, node.folder)
             outcome.failed[sample.id] = (sample, rejected(answer, error, node))
             log.warning("sample %s of batch %s: %s", sample.id, batch.id, error)
         else:
             outcome.failed.pop(sample.id, None)
-            outcome.dumps[sample.id] = path.name
+            outcome.dumps[sample.id] = str(path.relative_to(node.folder))
             outcome.receipt = answer.receipt
 
 
@@ -182,7 +182,7 @@ def this_node() -> Node:
     return Node(
         name=environment.node_name(),
         identity=run_identity(settings),
-        engine=Engine(environment.engine_urls(), settings.engine.request_timeout_seconds),
+        engine=Engine(environment.engine_urls(settings.engine.replicas), settings.engine.request_timeout_seconds),
         folder=Path(settings.spool.path) / settings.name,
         attempts=settings.workers.attempts,
         redis=queues.connect(),

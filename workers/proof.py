@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from config import names
 from eaglefeed.bits import float32_of_bits
 from eaglefeed.dump import Dump, check_rows, read_dump
 from eaglefeed.errors import CorruptData, EngineGone, ProofFailed, SpoolFull
@@ -154,6 +155,23 @@ def check_post_norm(dump: Dump, folder: Path) -> None:
         raise ProofFailed("post-norm", f"row {row} is {errors.max():.2g} away from the norm of the state before it")
 
 
+def dump_folder(receipt: dict[str, Any], folder: Path) -> Path:
+    """The run's folder, or that of the replica which the receipt names by its number; the number alone is taken."""
+    replica = receipt.get("replica")
+    if replica is None:
+        return folder
+    if type(replica) is not int or not 0 <= replica < names.MAX_REPLICAS:
+        raise ProofFailed("other-request", f"the receipt names replica {replica!r}")
+    return folder / names.replica_folder(replica)
+
+
+def remove_dump(answer: Answer, folder: Path) -> None:
+    """Remove an answer's dump, wherever an engine has put it."""
+    name = f"{answer.rid}.dump"
+    for path in (folder / name, *folder.glob(f"r[0-9]*/{name}")):
+        path.unlink(missing_ok=True)
+
+
 def num_rows_of(answer: Answer, folder: Path) -> int:
     """How many rows the engine gave for an answer that failed its proof, -1 for none."""
     return int(answer.receipt.get("num_rows", -1))
@@ -171,7 +189,7 @@ def _dump_path(answer: Answer, folder: Path) -> Path:
         raise ProofFailed(str(receipt["error"]), str(receipt.get("detail", "")))
     if receipt.get("file") != f"{answer.rid}.dump":
         raise ProofFailed("other-request", f"the receipt names {receipt.get('file')!r}, asked for {answer.rid}")
-    return folder / f"{answer.rid}.dump"
+    return dump_folder(receipt, folder) / f"{answer.rid}.dump"
 
 
 def _read(path: Path) -> Dump:

@@ -71,7 +71,6 @@ def prove_engine_of(settings: RunSettings, num_samples: int, url: str | None = N
 def running_engine(settings: RunSettings) -> Iterator[Engine]:
     """One replica of the run's engine on a free port; its log is shown when it does not start."""
     identity, spool, port = run_identity(settings), Path(settings.spool.path), free_port()
-    (spool / settings.name).mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{port}"
     launch = engine_launch(settings, identity, spool, "127.0.0.1", port)
     with tempfile.TemporaryFile("w+") as log, EngineProcesses([launch], log) as processes:

@@ -12,7 +12,7 @@ from eaglefeed.errors import EngineGone, ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
 from workers.engine import Answer, Engine
-from workers.proof import prove
+from workers.proof import prove, remove_dump
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def _prove_answer(what: str, answer: Answer, identity: RunIdentity, folder: Path
             "a prefix cache or a foreign server answers like this."
         ) from error
     finally:
-        (folder / f"{answer.rid}.dump").unlink(missing_ok=True)
+        remove_dump(answer, folder)
 
 
 def proof_prompts(vocab_size: int, num_tokens: int) -> list[Sample]:

@@ -110,8 +110,8 @@ class Supervisor:
 
     def _last_dump_at(self) -> float:
         """When a dump was written last, 0 when none lies there."""
-        newest = 0.0
-        for path in (self.spool / self.identity.run).glob(f"*{SUFFIX}"):
+        newest, folder = 0.0, self.spool / self.identity.run
+        for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"r[0-9]*/*{SUFFIX}")):
             try:
                 newest = max(newest, path.stat().st_mtime)
             except FileNotFoundError:

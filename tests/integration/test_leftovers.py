@@ -78,6 +78,16 @@ def test_dumps_of_an_extraction_are_its_own_while_it_runs(
     assert (cleared.kept, cleared.removed) == (kept, 3 - kept)
 
 
+def test_folders_of_replicas_are_cleared_too(home: StorageHome, node: StorageNode) -> None:
+    """What a store job names there waits for it; the rest goes, also of replicas that the run has no more."""
+    kept, gone = home.batch([5, 6]), home.batch([7, 8], first=10)
+    home.enqueue(kept, home.write_dumps(kept, replica=1))
+    home.write_dumps(gone, replica=12)
+    cleared = clear_leftovers(node)
+    assert (cleared.kept, cleared.removed) == (2, 2)
+    assert {path.parent.name for path in home.spool_folder.rglob("*.dump")} == {"r1"}
+
+
 def test_a_damaged_header_is_placed_by_its_name(home: StorageHome, node: StorageNode) -> None:
     """A dump whose header is torn still belongs to a batch, by its file's name."""
     batch = home.batch([5])

@@ -242,13 +242,27 @@ def test_a_job_that_is_not_whole_is_refused(home: StorageHome) -> None:
     dumps = home.write_dumps(batch)
     lacking = {batch.samples[0].id: dumps[batch.samples[0].id]}
     outside = {**dumps, batch.samples[0].id: "../other/x.dump"}
-    for wrong, rejected in ((lacking, []), (dumps, [vars_of(rejected_of(batch, 0))]), (outside, [])):
+    deeper = {**dumps, batch.samples[0].id: "r1/../../other/x.dump"}
+    for wrong, rejected in ((lacking, []), (dumps, [vars_of(rejected_of(batch, 0))]), (outside, []), (deeper, [])):
         with pytest.raises(CorruptData, match=batch.id):
             jobs.store_batch(batch.to_payload(), wrong, rejected)
     foreign = Batch("another-run", batch.samples)
     with pytest.raises(CorruptData, match="another-run"):
         jobs.store_batch(foreign.to_payload(), dumps)
     assert len(home.waiting()) == 2
+
+
+def test_dumps_of_several_engines_are_one_shard(home: StorageHome) -> None:
+    """A node's replicas have folders of their own; what is stored is forgotten in each."""
+    batch = home.batch([30, 40, 50])
+    dumps = home.write_dumps(batch, batch.samples[:1])
+    for replica, sample in enumerate(batch.samples[1:]):
+        dumps |= home.write_dumps(batch, [sample], replica)
+    assert sorted(Path(name).parent.name for name in dumps.values()) == ["", "r0", "r1"]
+    jobs.store_batch(batch.to_payload(), dumps)
+    manifest = Manifest.from_json(home.store().get(manifest_key(home.run, batch.id)))
+    assert {sample.id for sample in manifest.samples} == {sample.id for sample in batch.samples}
+    assert not list(home.spool_folder.rglob("*.dump"))
 
 
 def test_a_run_of_another_identity_is_refused(home: StorageHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,12 @@ def test_it_is_private(tmp_path: Path) -> None:
 
 
 def test_usage_is_what_lies_there_over_all_runs(tmp_path: Path) -> None:
-    """Files of every run count, and nothing once they are gone."""
+    """Files of every run count, those of a node's several engines too, and nothing once they are gone."""
     made = make(tmp_path)
-    paths = [fill(made, 100), made.folder("other") / "y.dump"]
+    (made.folder("run") / "r1").mkdir()
+    paths = [fill(made, 100), made.folder("other") / "y.dump", fill(made, 30, "r1/z.dump")]
     paths[1].write_bytes(bytes(250))
-    assert made.usage().spool_bytes == 350
+    assert made.usage().spool_bytes == 380
     for path in paths:
         path.unlink()
     assert made.usage().spool_bytes == 0

@@ -40,7 +40,7 @@ class PendingDump:
 
     def __init__(self, rid: str, token_ids: Any, num_rows: int) -> None:
         self.rid = rid
-        self.path = plugin_settings().folder / f"{rid}{SUFFIX}"
+        self.path = plugin_settings().dump_folder / f"{rid}{SUFFIX}"
         self.receipt: dict[str, Any] = {}
         self._token_ids = np.asarray(token_ids, dtype=np.uint32)
         self._num_rows = num_rows
@@ -144,7 +144,9 @@ class PendingDump:
             "rows_crc32": header.rows_crc32,
             "engine": settings.engine,
             "plugin": settings.plugin,
+            "replica": settings.replica,
             "process": os.getpid(),
+            "buffer_bytes": budget().used_bytes,
             "buffer_peak_bytes": budget().peak_bytes,
         }
 

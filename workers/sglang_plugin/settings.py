@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from config import names
+
 VARIABLE = "EAGLEFEED_ENGINE"
 FAULT_VARIABLE = "EAGLEFEED_TEST_FAULT"
 
@@ -21,6 +23,7 @@ class PluginSettings:
         layer_ids: ``output_of_layer`` numbering, ascending, -1 the embedding output.
         dtype: of the states that leave the engine.
         store_post_norm: the dumps' last slot is the state after the final norm.
+        replica: this engine's number among several of its node, whose dumps then have a folder of their own.
         buffer_bytes: host memory that rows may take between the forward and the disk, in each rank 0.
         writer_threads: files written at a time.
     """
@@ -36,10 +39,16 @@ class PluginSettings:
     buffer_bytes: int
     store_post_norm: bool = False
     writer_threads: int = 4
+    replica: int | None = None
 
     @property
     def folder(self) -> Path:
         return Path(self.spool)
+
+    @property
+    def dump_folder(self) -> Path:
+        """Where dumps go; what the run has once lies in ``folder``."""
+        return self.folder if self.replica is None else self.folder / names.replica_folder(self.replica)
 
     @property
     def num_slots(self) -> int:

@@ -21,6 +21,10 @@ class ByteBudget:
         self._freed = threading.Condition()
         self.peak_bytes = 0
 
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
     def take(self, num_bytes: int) -> None:
         """Wait until there is room: the scheduler then runs no further forward, which is the bound."""
         with self._freed:
