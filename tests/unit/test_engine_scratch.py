@@ -32,7 +32,7 @@ sys.exit(7)
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A system's temporary folder of the test's own, with a short path as a real one has (pytest has made its own before)."""
+    """A system's temporary folder of the test's own, with a short path; pytest has made its own before."""
     with tempfile.TemporaryDirectory(prefix="ef-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
