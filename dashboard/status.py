@@ -19,6 +19,7 @@ from rich.text import Text
 
 from config import environment
 from config.queues import connect
+from config.redis_faults import explained
 from dashboard import wording
 from dashboard.figures import Numbers, Run
 from dashboard.pipeline import stages
@@ -78,9 +79,7 @@ def read_or_explain(reader: Reader, url: str) -> Numbers:
     try:
         return reader.read()
     except RedisError as error:
-        raise EnvironmentFault(
-            f"Redis at {environment.without_password(url)} does not answer: {error}. Set REDIS_URL, or give --redis"
-        ) from error
+        raise EnvironmentFault(f"Redis at {explained(error, url)}") from error
 
 
 def is_wrong(numbers: Numbers) -> bool:

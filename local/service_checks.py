@@ -11,6 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from config.environment import without_password
+from config.redis_faults import refused
 from eaglefeed.errors import EaglefeedError
 from eaglefeed.progress import byte_size
 from eaglefeed.stores import open_store
@@ -30,7 +31,10 @@ def check_redis(url: str) -> Iterator[Finding]:
         info = redis.info()
         settings = _settings(redis)
     except RedisError as error:
-        yield Finding("redis", "wrong", f"{shown} does not answer: {error}", "start it, or set REDIS_URL")
+        wrong, _, advice = refused(error, shown).partition(". ")
+        yield Finding(
+            "redis", "wrong", wrong or f"{shown} does not answer: {error}", advice or "start it, or set REDIS_URL"
+        )
         return
     yield _version(str(info["redis_version"]), shown)
     yield _policy(str(info.get("maxmemory_policy") or settings.get("maxmemory-policy", "noeviction")))

@@ -10,6 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from config import environment
+from config.redis_faults import explained
 from config.run import RunSettings, load_run
 from eaglefeed.errors import EnvironmentFault
 from eaglefeed.stores import Store
@@ -46,19 +47,19 @@ def chosen_run(parsed: argparse.Namespace) -> ChosenRun:
 
 
 def reachable_redis(url: str | None) -> tuple[Redis | None, str]:
-    """A Redis that answers now, else None and why; nobody waits for one that is only asked along."""
+    """A Redis that answers now, else None and why, with the way out; nobody waits for one that is only asked along."""
     url = url or environment.redis_url()
     redis = Redis.from_url(url, socket_connect_timeout=2, socket_timeout=30)
     try:
         redis.ping()
         return redis, ""
     except (RedisError, OSError) as error:
-        return None, f"{environment.without_password(url)} does not answer ({error})"
+        return None, explained(error, url)
 
 
 def required_redis(url: str | None) -> Redis:
     """Raises EnvironmentFault when there is none."""
     redis, reason = reachable_redis(url)
     if redis is None:
-        raise EnvironmentFault(f"Redis at {reason}; start it, or name another with --redis or REDIS_URL")
+        raise EnvironmentFault(f"Redis at {reason}")
     return redis

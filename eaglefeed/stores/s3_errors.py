@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from eaglefeed import tls
 from eaglefeed.errors import CorruptData, EaglefeedError, EnvironmentFault, StoreUnavailable
 
 _RIGHTS = {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed"}
 _RIGHTS |= {"InvalidToken", "ExpiredToken", "AccountProblem", "AllAccessDisabled", "401", "Unauthorized"}
 _DIGEST = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+_TLS_ADVICE = (
+    "AWS_CA_BUNDLE names the PEM file of the authority that signed it, S3_ENDPOINT the host that it is made out to "
+    "(http:// for a server without TLS)"
+)
 _MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchUpload"}
 
 
@@ -30,6 +35,8 @@ def translated(error: BaseException, where: str, bucket: str) -> Exception | Non
             "a profile, or a role"
         )
     if isinstance(error, (BotoCoreError, HTTPError, ConnectionError, TimeoutError)):
+        if reason := tls.refusal(error):
+            return EnvironmentFault(f"{where}: the endpoint cannot be trusted: {reason}. {_TLS_ADVICE}")
         kind = _botocore_kind(error)
         return kind(f"{where}: {error}")
     return None
