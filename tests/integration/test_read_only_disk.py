@@ -18,7 +18,7 @@ from eaglefeed.manifest import manifest_prefix
 from eaglefeed.stores import open_store
 from storage import jobs, patience
 from storage.node import this_node
-from tests.integration.conftest import ReadOnly
+from tests.read_only_disk import ReadOnly
 from tests.rq_workers import RqWorker, until
 from tests.storage_home import StorageHome
 
