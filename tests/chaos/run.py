@@ -78,8 +78,8 @@ def break_things(stand: Stand, feed: Feed, watch: Watch, seed: int, num_faults: 
         if time.monotonic() - begun > max_seconds:
             return number - 1
         rng = random.Random(f"{seed}/{number}")
-        feed.keep_up(number / num_faults)
         time.sleep(rng.uniform(*PAUSE_SECONDS))
+        feed.keep_up(number / num_faults)
         met = watch.begins(faults.kind_of(fault))
         said = f"{fault(stand, rng)}, {met.num_in_work} in work"
         watch.over(met)
