@@ -169,6 +169,48 @@ def _kimi_k25(folder: Path, dtype: torch.dtype) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
+_MROPE: dict[str, Any] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+"""Qwen-VL's positions in three directions; of text alone all three are the same."""
+
+_QWEN_VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "out_hidden_size": HIDDEN,
+}
+_QWEN_MARKS: dict[str, Any] = {
+    "image_token_id": 500,
+    "video_token_id": 501,
+    "vision_start_token_id": 502,
+    "vision_end_token_id": 503,
+}
+
+
+def _qwen25_vl(folder: Path, dtype: torch.dtype) -> None:
+    """With a one-layer vision tower that is never used."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    config = Qwen2_5_VLConfig(
+        text_config={**_COMMON, "rope_parameters": _MROPE},
+        vision_config={**_QWEN_VISION, "fullatt_block_indexes": [0]},
+        **_QWEN_MARKS,
+    )
+    _save(Qwen2_5_VLForConditionalGeneration(config), folder, dtype)
+
+
+def _qwen3_vl(folder: Path, dtype: torch.dtype) -> None:
+    """The same, with the head width and the norms of Qwen3."""
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    config = Qwen3VLConfig(
+        text_config={**_COMMON, "head_dim": 16, "rope_parameters": {**_MROPE, "mrope_interleaved": True}},
+        vision_config={**_QWEN_VISION, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+        **_QWEN_MARKS,
+    )
+    _save(Qwen3VLForConditionalGeneration(config), folder, dtype)
+
+
 def _save(model: Any, folder: Path, dtype: torch.dtype) -> None:
     for name, parameter in model.named_parameters():
         if "norm" in name:  # weights of exactly 1 would hide a norm that is left out or applied twice
@@ -188,4 +230,6 @@ FAMILIES: dict[str, Callable[[Path, torch.dtype], None]] = {
     "gemma3": _gemma3,
     "deepseek_v3": _deepseek_v3,
     "kimi_k25": _kimi_k25,
+    "qwen25_vl": _qwen25_vl,
+    "qwen3_vl": _qwen3_vl,
 }

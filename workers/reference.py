@@ -79,9 +79,10 @@ def _load(folder: Path, dtype: Any, trust_remote_code: bool) -> Any:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("model_type") == "kimi_k25":
         return _load_kimi(folder, config["text_config"], dtype)
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+    kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
+    return kind.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
 def _load_kimi(folder: Path, text_config: dict[str, Any], dtype: Any) -> Any:
