@@ -78,6 +78,41 @@ def test_a_changed_sglang_does_not_start() -> None:
     assert f"made for sglang {inventory.SUPPORTED_SGLANG}" in said
 
 
+def test_a_model_that_cannot_capture_is_refused_by_name() -> None:
+    """Without SGLang's own method, or without one stack of layers that captures: both messages name the class."""
+    said = _in_engine_environment(
+        """
+        import os, torch
+        from sglang.srt.model_executor.model_runner_components import attention_backend_setup as setup
+        from workers.sglang_plugin import layers
+        from workers.sglang_plugin.settings import VARIABLE, PluginSettings
+        os.environ[VARIABLE] = PluginSettings("run", "/nowhere", (1,), 4, 8, "bfloat16", "e", "p", 1).to_json()
+
+        class NoCapture(torch.nn.Module):
+            pass
+
+        class NoStack(torch.nn.Module):
+            def set_eagle3_layers_to_capture(self, layer_ids):
+                assert layer_ids == [1]
+
+        def configure(model):
+            asked = {"eagle_use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1]}
+            asked |= {"dflash_use_aux_hidden_state": False, "dflash_target_layer_ids": None, "is_dspark": False}
+            layers.configure_capture(setup.configure_aux_hidden_state_capture, model=model, **asked)
+
+        try:
+            configure(NoCapture())
+        except ValueError as error:
+            assert "Model NoCapture does not implement" in str(error)
+        else:
+            raise SystemExit("it was taken")
+        configure(NoStack())
+        """,
+        exit_code=79,
+    )
+    assert "NoStack has 0 layer stacks that can capture" in said
+
+
 def _in_engine_environment(code: str, exit_code: int = 0) -> str:
     """Run code in a process like the engine's own: importing SGLang without a GPU warns, and needs our platform."""
     environment = {
