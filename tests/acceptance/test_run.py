@@ -49,9 +49,10 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
-    """Whatever a test does, nothing that the command started outlives it."""
+    """Whatever a test does, nothing that the command started outlives it; what other tests' fixtures run stays."""
+    before = set(psutil.Process().children(recursive=True))
     yield
-    left = [child for child in psutil.Process().children(recursive=True) if child.is_running()]
+    left = [child for child in psutil.Process().children(recursive=True) if child not in before and child.is_running()]
     for child in left:
         child.kill()
     assert not left
