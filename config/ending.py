@@ -6,7 +6,11 @@ been queued again, and the batch would have none (tests/unit/test_batch_states.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from redis import Redis
+from redis.exceptions import WatchError
 from rq import get_current_job
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job
@@ -54,8 +58,39 @@ def require_remembered() -> None:
     twice. Nothing is lost by stopping: whoever ends a job has handed it on. Outside a worker there is nothing to ask.
     """
     job = get_current_job()
-    if job is not None and not job.connection.hexists(job.key, "data"):
-        raise JobForgotten(f"the record of job {job.id} is gone: Redis was emptied, or another worker was faster")
+    if not is_remembered() and job is not None:
+        raise _forgotten(job)
+
+
+def is_remembered() -> bool:
+    """Whether Redis still has the running job's record; True outside a worker."""
+    job = get_current_job()
+    return job is None or bool(job.connection.hexists(job.key, "data"))
+
+
+def hand_on(redis: Redis, job: Job | None, fill: Callable[[Any], object]) -> None:
+    """Do what ``fill`` puts into a transaction, if ``job``'s record is still there at that very moment.
+
+    Raises JobForgotten when it is not: Redis may be emptied between a look and a step.
+    """
+    pipe: Any
+    while True:
+        with redis.pipeline() as pipe:
+            try:
+                if job is not None:
+                    pipe.watch(job.key)
+                    if not pipe.hexists(job.key, "data"):
+                        raise _forgotten(job)
+                    pipe.multi()
+                fill(pipe)
+                pipe.execute()
+                return
+            except WatchError:  # a heartbeat, mostly
+                continue
+
+
+def _forgotten(job: Job) -> JobForgotten:
+    return JobForgotten(f"the record of job {job.id} is gone: Redis was emptied, or another worker was faster")
 
 
 def is_mine(redis: Redis, job: Job, worker_name: str) -> bool:

@@ -14,7 +14,7 @@ from eaglefeed.progress import Progress
 from eaglefeed.records import Sample, is_id
 from eaglefeed.stores import Store
 from storage import ledger
-from storage.rebuild import learn
+from storage.accounts import learn
 
 LISTED_AT_ONCE = 1000
 READ_AT_ONCE = 200

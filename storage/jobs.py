@@ -18,7 +18,7 @@ from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, shard_key
 from eaglefeed.records import Batch
 from eaglefeed.shard import WrittenShard, write_shard
-from storage import ledger
+from storage import accounts, ledger
 from storage.adopt import adopt_shard
 from storage.lookahead import Lookahead
 from storage.node import StorageNode, this_node
@@ -77,8 +77,12 @@ def commit(
     written = store_shard(node, batch, dumps) if dumps else None
     upload_norm(node.store, batch.run, node.folder / NORM_NAME)
     manifest = describe(node, batch, written, rejected, engine)
-    ending.require_remembered()
-    return patiently(lambda: ledger.publish(node.store, manifest), f"commit of batch {batch.id}")
+
+    def publish() -> Manifest:
+        ending.require_remembered()  # at each attempt: a store may be away for longer than it takes to empty Redis
+        return ledger.publish(node.store, manifest)
+
+    return patiently(publish, f"commit of batch {batch.id}")
 
 
 def require_whole(
@@ -195,22 +199,23 @@ def describe(
 
 
 def count(node: StorageNode, manifest: Manifest) -> None:
-    """Add the batch's outcome to the counters, once however often this runs."""
-    counters.count_once(node.redis, manifest.run, manifest.batch_id, amounts(manifest))
+    """Add the batch's outcome to the counters, once however often this runs.
 
-
-def amounts(manifest: Manifest) -> dict[str, int]:
-    """What a manifest adds to its run's counters."""
-    reasons = Counter(f"rejected:{record.reason}" for record in manifest.rejected)
-    return {
-        "stored": len(manifest.samples),
-        "rejected": len(manifest.rejected),
-        "tokens": manifest.num_tokens,
-        "raw_bytes": manifest.raw_bytes,
-        "stored_bytes": manifest.shard_bytes,
-        **reasons,
-        **counters.length_amounts(sample.num_tokens for sample in manifest.samples),
-    }
+    Where Redis was emptied while the manifest was on its way, it learns the batch here, as a rebuild would teach it:
+    who produces after that does not enqueue its samples again.
+    """
+    counters.count_once(node.redis, manifest.run, manifest.batch_id, accounts.amounts(manifest))
+    if ending.is_remembered() or node.redis.hexists(names.batches_key(manifest.run), bytes.fromhex(manifest.batch_id)):
+        return  # else it was not another worker's end of this job that removed its record
+    num_ids = len(manifest.samples) + len(manifest.rejected)
+    num_known = num_ids - accounts.learn(node.redis, manifest.run, [manifest])
+    if num_known:
+        log.warning(
+            "Redis was emptied while batch %s was committed, and %d of its samples were enqueued again: they may be "
+            "stored twice; the audit counts them, and readers take one copy of each",
+            manifest.batch_id,
+            num_known,
+        )
 
 
 def forget(node: StorageNode, dumps: Mapping[str, str]) -> None:

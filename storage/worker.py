@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 
-from config import names, nodes, queues
+from config import ending, names, nodes, queues
 from config.breaker import Breaker
 from config.environment import node_name
 from config.queue_worker import QueueWorker
@@ -73,13 +73,17 @@ class StorageWorker(QueueWorker):
         if payload["returned"] > MAX_RETURNS:
             return False
         log.warning("job %s: %s; its batch is extracted again", job.id, error)
-        # One transaction: a crash in between would leave the batch without a job, and an extract worker that is
-        # faster than this job's end must not take the batch for one that is being stored.
-        with self.connection.pipeline() as pipe:
-            job.set_status(JobStatus.FAILED, pipeline=pipe)
-            queues.enqueue_extract(queues.extract_queue(self.connection), payload, pipe)
-            pipe.execute()
+        try:
+            # One transaction: a crash in between would leave the batch without a job, and an extract worker that is
+            # faster than this job's end must not take the batch for one that is being stored.
+            ending.hand_on(self.connection, job, lambda pipe: self._send_back(job, payload, pipe))
+        except ending.JobForgotten as forgotten:  # its samples are about to be enqueued anyway
+            log.warning("%s", forgotten)
         return True
+
+    def _send_back(self, job: Job, payload: dict[str, Any], pipe: Any) -> None:
+        job.set_status(JobStatus.FAILED, pipeline=pipe)
+        queues.enqueue_extract(queues.extract_queue(self.connection), payload, pipe)
 
     def perform_job(self, job: Job, queue: Any, execution: Any) -> bool:
         done = super().perform_job(job, queue, execution)

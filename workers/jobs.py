@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from rq import get_current_job
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -84,11 +85,14 @@ def extract_batch(payload: dict[str, Any]) -> int | None:
         for _ in range(node.attempts - 1):
             for sample, _ in list(outcome.failed.values()):
                 extract(node, batch, [sample], outcome)
-        ending.require_remembered()
     except BaseException:
         remove_dumps(node, outcome)
         raise
-    hand_over(node, batch, payload, outcome)
+    try:
+        hand_over(node, batch, payload, outcome)
+    except ending.JobForgotten:
+        remove_dumps(node, outcome)
+        raise
     suspicion.forget(node.redis, batch)
     return len(outcome.dumps)
 
@@ -153,19 +157,30 @@ def is_handed_over(node: Node, batch: Batch) -> bool:
 
 
 def hand_over(node: Node, batch: Batch, payload: dict[str, Any], outcome: Outcome) -> None:
-    """One store job on this node's own queue: dumps and rejects together are the batch's samples."""
-    queues.store_queue(node.redis, node.name).enqueue_call(
-        names.STORE_JOB,
-        kwargs={
-            "payload": payload,
-            "dumps": outcome.dumps,
-            "rejected": [*map(asdict, outcome.poison), *(asdict(record) for _, record in outcome.failed.values())],
-            "engine": {"node": node.name, **outcome.receipt},
-        },
-        job_id=f"store-{batch.id}",
-        timeout=-1,
-        result_ttl=queues.RESULT_TTL_SECONDS,
-        failure_ttl=queues.FAILURE_TTL_SECONDS,
+    """One store job on this node's own queue: dumps and rejects together are the batch's samples.
+
+    Raises JobForgotten when Redis was emptied since this job began.
+    """
+    queue = queues.store_queue(node.redis, node.name)
+    rejects = [*outcome.poison, *(record for _, record in outcome.failed.values())]
+    facts = {
+        "payload": payload,
+        "dumps": outcome.dumps,
+        "rejected": [asdict(record) for record in rejects],
+        "engine": {"node": node.name, **outcome.receipt},
+    }
+    ending.hand_on(
+        node.redis,
+        get_current_job(),
+        lambda pipe: queue.enqueue_call(
+            names.STORE_JOB,
+            kwargs=facts,
+            job_id=f"store-{batch.id}",
+            timeout=-1,
+            result_ttl=queues.RESULT_TTL_SECONDS,
+            failure_ttl=queues.FAILURE_TTL_SECONDS,
+            pipeline=pipe,
+        ),
     )
 
 

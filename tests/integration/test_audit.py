@@ -19,8 +19,8 @@ from config import counters, names
 from eaglefeed.index import RunIndex, index_table_key
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, index_key, manifest_key, shard_key
 from eaglefeed.records import Batch
+from storage.accounts import amounts
 from storage.audit import audit
-from storage.jobs import amounts
 from tests.runs import make_sample, write_batch
 from tests.services import BUCKET, free_port
 from tests.storage_home import StorageHome
