@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+import pytest
 import torch
 
 from config.model_identity import run_identity
@@ -20,6 +22,7 @@ from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
 from tests.checkpoints import VOCABULARY, make_checkpoint
 from workers.engine import Answer, Engine
+from workers.engine_scratch import shared_memory_of, sweep
 from workers.proof import prove
 from workers.prove import running_engine
 from workers.sglang_plugin.settings import FAULT_VARIABLE
@@ -82,17 +85,52 @@ def tiny_settings(family: str, folder: Path, dtype: str = "bfloat16", **sections
 
 @contextmanager
 def served(settings: RunSettings, fault: str = "") -> Iterator[Served]:
-    """Start the run's engine, with a fault put in on purpose where one is named."""
-    before = os.environ.pop(FAULT_VARIABLE, None)
-    if fault:
-        os.environ[FAULT_VARIABLE] = fault
-    try:
+    """Start the run's engine, with a fault put in on purpose where one is named.
+
+    Requests that generate more than one token, as ours never do, are retracted every few forwards.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_TEST_RETRACT", "1")
+        patch.delenv(FAULT_VARIABLE, raising=False)
+        if fault:
+            patch.setenv(FAULT_VARIABLE, fault)
         with running_engine(settings) as engine:
             yield Served(settings, run_identity(settings), engine)
-    finally:
-        os.environ.pop(FAULT_VARIABLE, None)
-        if before is not None:
-            os.environ[FAULT_VARIABLE] = before
+
+
+@dataclass(slots=True)
+class Traces:
+    """The temporary folder of engines that a test starts, and what they had in shared memory when it looked."""
+
+    folder: Path
+    shared_memory: set[Path] = field(default_factory=set)
+
+    def look(self, ancestor: int | None = None) -> None:
+        """At all that a process (this one) has started."""
+        assert len(list(self.folder.glob("eaglefeed-engine-*/*"))) > 4, "SGLang's files are somewhere else"
+        parts = psutil.Process(ancestor).children(recursive=True)
+        self.shared_memory |= shared_memory_of(part.pid for part in parts)
+        assert self.shared_memory
+
+    @property
+    def left(self) -> list[str]:
+        """What is still there; the test's own transformers makes PyTorch's cache."""
+        in_folder = {path for path in self.folder.iterdir() if not path.name.startswith("torchinductor_")}
+        return sorted(map(str, in_folder | {path for path in self.shared_memory if path.exists()}))
+
+
+@contextmanager
+def leaves_nothing() -> Iterator[Traces]:
+    """Engines started inside leave nothing in the temporary folder and in shared memory."""
+    usual = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="ef-", dir="/tmp") as folder:
+        traces, tempfile.tempdir = Traces(Path(folder)), folder
+        try:
+            yield traces
+        finally:
+            tempfile.tempdir = usual
+        sweep(traces.folder)  # a killed supervisor's, as the next start does it
+        assert traces.left == []
 
 
 def prompts(lengths: Sequence[int], seed: int = 1, vocabulary: int = VOCABULARY) -> list[Sample]:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.engine.engines import tiny_settings
+from tests.engine.engines import Traces, leaves_nothing, tiny_settings
 from workers.engine_command import free_port
 from workers.engine_launch import CHECKOUT
 
@@ -38,8 +38,14 @@ def run_file(folder: Path) -> Path:
 
 def test_an_engine_says_one_line_and_leaves_no_orphan(tmp_path: Path) -> None:
     """Ready is one line on standard output; killed without a word, it takes all of SGLang's processes with it."""
+    with leaves_nothing() as traces:
+        start_and_kill(tmp_path, traces)
+
+
+def start_and_kill(tmp_path: Path, traces: Traces) -> None:
     with (tmp_path / "log").open("w") as log:
-        engine = command("engine", "--run", str(run_file(tmp_path)), "--port", str(free_port()), stderr=log)
+        arguments = ("engine", "--run", str(run_file(tmp_path)), "--port", str(free_port()))
+        engine = command(*arguments, stderr=log, env={**os.environ, "TMPDIR": str(traces.folder)})
     with engine:
         assert engine.stdout is not None
         line = engine.stdout.readline()
@@ -47,6 +53,8 @@ def test_an_engine_says_one_line_and_leaves_no_orphan(tmp_path: Path) -> None:
         assert "layers=1,3,4" in line
         children = psutil.Process(engine.pid).children(recursive=True)
         assert len(children) >= 3
+        assert len(list(traces.folder.iterdir())) == 1
+        traces.look(engine.pid)
         engine.send_signal(signal.SIGKILL)
         assert engine.stdout.read() == ""
         engine.wait()

@@ -6,13 +6,16 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from eaglefeed.dump import Dump
+from eaglefeed.records import Sample
 from tests.engine.engines import Served, prompts, served, tiny_settings
+from workers.engine import Answer
 from workers.parity import distance, states_of
 from workers.startup_proof import prove_engine
 
@@ -98,6 +101,40 @@ def test_an_aborted_request_leaves_no_file(engine: Served, faulty_engine: Served
             running.prove(answer, samples)
     assert running.refusals(prompts([30, 40], seed=7)) == []
     assert running.leftovers() == []
+
+
+@pytest.mark.parametrize("kind", ["whole", "in chunks"])
+def test_a_retracted_request_is_whole_and_leaves_nothing(engine: Served, faulty_engine: Served, kind: str) -> None:
+    """Its second take is the same as that of a request which was let be; no file and no buffer is left of the first."""
+    running = engine if kind == "whole" else faulty_engine
+    samples = prompts([300, 200, 150, 64, 30, 1], seed=9)
+    before = {answer.sample.id: running.prove(answer, samples) for answer in running.ask(samples)}
+    with ThreadPoolExecutor(len(samples)) as pool:
+        answers = list(pool.map(lambda sample: generate(running, samples, sample, 24), samples))
+    retractions = [meta["num_retractions"] for _, meta in answers]
+    print(f"retracted: {retractions}")
+    assert any(retractions), "each request ran alone; ask for more tokens"
+    for answer, _ in answers:
+        dump, wanted = running.prove(answer, samples), before[answer.sample.id]
+        apart = distance([states_of(wanted).flatten(1)], [states_of(dump).flatten(1)])
+        assert apart.row_error < TOLERANCE, f"{answer.sample.num_tokens} tokens: {apart}"
+    (last,) = running.ask(prompts([40], seed=10))
+    assert last.receipt["buffer_bytes"] == 0
+    (running.folder / last.receipt["file"]).unlink()
+    assert running.leftovers() == []
+
+
+def generate(running: Served, samples: list[Sample], sample: Sample, num_tokens: int) -> tuple[Answer, dict[str, Any]]:
+    """Ask for a sample's dump and for more tokens than the workers do."""
+    rid = f"{running.batch_id(samples)}-{sample.id}-0badcafe"
+    question = {
+        "rid": rid,
+        "input_ids": sample.token_ids.tolist(),
+        "sampling_params": {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True},
+        "return_hidden_states": True,
+    }
+    meta = httpx.post(f"{running.engine.urls[0]}/generate", json=question, timeout=120).json()["meta_info"]
+    return Answer(sample, rid, meta["cached_tokens"], meta["eaglefeed"][0]), meta
 
 
 def test_a_foreign_request_makes_no_dump(engine: Served) -> None:

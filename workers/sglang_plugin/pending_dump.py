@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +17,6 @@ from workers.sglang_plugin.layers import captured_inputs
 from workers.sglang_plugin.rid import is_ours, parse_rid
 from workers.sglang_plugin.settings import plugin_settings
 from workers.sglang_plugin.writer import budget, disk_reason, writers
-
-_keys = itertools.count()
 
 
 class Refused(Exception):
@@ -47,12 +45,18 @@ class PendingDump:
         self._writer: DumpWriter | None = None
         self._failure: tuple[str, str] | None = None
         self._done = threading.Event()
-        self._key = next(_keys)
+        # One thread for all takes of a request: what a retracted one left is gone before the next take comes.
+        self._key = zlib.crc32(rid.encode())
         self.num_given = 0
 
     @property
     def is_done(self) -> bool:
         return self._done.is_set()
+
+    @property
+    def num_missing(self) -> int:
+        """Rows that were not handed over yet."""
+        return self._num_rows - self.num_given
 
     def add(self, rows: Rows, start: int, end: int) -> None:
         """Hand over rows ``start:end`` of a forward; waits while the buffer is full."""
@@ -180,7 +184,10 @@ def append_rows(original: Callable[..., int], processor: Any, **k: Any) -> int:
         drop(req)
     elif is_last or faults.keeps_middle_chunks():
         dump = _dump_of(req, is_last, end - start)
-        dump.add(rows, *faults.slice_of(start, end, len(rows.states)))
+        # A retracted request runs again with what it had generated behind its prompt; those rows are nobody's.
+        upto = min(end, start + dump.num_missing) if req.retraction_count else end
+        if upto > start:
+            dump.add(rows, *faults.slice_of(start, upto, len(rows.states)))
         if is_last:
             dump.finish()
     return int(end)
