@@ -86,7 +86,7 @@ class Watch(threading.Thread):
         met = [each for each in self.recoveries if each.num_in_work]
         lines = [
             f"{len(met)} of {len(self.recoveries)} faults met samples in work; the longest recovery of each kind, "
-            "until jobs in hand were done or handed back, and until a sample was stored:"
+            "until jobs in hand were done or handed back, and until a sample was stored, whatever else broke meanwhile:"
         ]
         for kind in sorted({each.kind for each in self.recoveries}):
             of_kind = [each for each in met if each.kind == kind]
