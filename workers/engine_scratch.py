@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import os
+import pwd
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -43,6 +45,7 @@ def engine_scratch() -> Iterator[Scratch]:
     base = _base()
     sweep(base)
     folder, lock = _make(base)
+    _link_caches(folder, base)
     try:
         yield Scratch(folder)
     finally:
@@ -85,6 +88,25 @@ def _make(base: Path) -> tuple[Path, int]:
         if folder.exists():  # else another start took it for a dead one's, before it was locked
             return folder, lock
         os.close(lock)
+
+
+def _link_caches(folder: Path, base: Path) -> None:
+    """Kernels that are compiled into ``<TMPDIR>/<user>`` (CuTe DSL, quack) stay where the next start finds them."""
+    for user in _user_names():
+        shared = base / user
+        with contextlib.suppress(OSError):
+            shared.mkdir(mode=0o700, exist_ok=True)
+            if not shared.is_symlink() and shared.stat().st_uid == os.getuid():
+                (folder / user).symlink_to(shared)
+
+
+def _user_names() -> set[str]:
+    """By the environment and by the system, as different packages ask; none where neither knows."""
+    names = set()
+    for ask in (getpass.getuser, lambda: pwd.getpwuid(os.getuid()).pw_name):
+        with contextlib.suppress(KeyError, OSError):
+            names.add(ask())
+    return names
 
 
 def _remove_unheld(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from config.model_identity import run_identity
 from config.run import RunSettings, parse_run
@@ -114,8 +116,8 @@ class Traces:
 
     @property
     def left(self) -> list[str]:
-        """What is still there; the test's own transformers makes PyTorch's cache."""
-        in_folder = {path for path in self.folder.iterdir() if not path.name.startswith("torchinductor_")}
+        """What is still there, beside the user's cache of compiled kernels."""
+        in_folder = {path for path in self.folder.iterdir() if path.name != getpass.getuser()}
         return sorted(map(str, in_folder | {path for path in self.shared_memory if path.exists()}))
 
 
@@ -123,6 +125,7 @@ class Traces:
 def leaves_nothing() -> Iterator[Traces]:
     """Engines started inside leave nothing in the temporary folder and in shared memory."""
     usual = tempfile.gettempdir()
+    cache_dir()  # of this process's own PyTorch, which remembers it
     with tempfile.TemporaryDirectory(prefix="ef-", dir="/tmp") as folder:
         traces, tempfile.tempdir = Traces(Path(folder)), folder
         try:

@@ -53,7 +53,7 @@ def start_and_kill(tmp_path: Path, traces: Traces) -> None:
         assert "layers=1,3,4" in line
         children = psutil.Process(engine.pid).children(recursive=True)
         assert len(children) >= 3
-        assert len(list(traces.folder.iterdir())) == 1
+        assert len(list(traces.folder.glob("eaglefeed-engine-*"))) == 1
         traces.look(engine.pid)
         engine.send_signal(signal.SIGKILL)
         assert engine.stdout.read() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,11 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+def scratches(base: Path) -> list[Path]:
+    """What lies there beside the test's log and this user's cache of compiled kernels."""
+    return sorted(path for path in base.iterdir() if path.name not in ("log", getpass.getuser()))
+
+
 def left_in_shared_memory(base: Path) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"sglang_test_{base.name}*"))
 
@@ -54,14 +60,14 @@ def test_an_engine_leaves_nothing(base: Path, seconds: float) -> None:
                     time.sleep(0.01)
                 scratch = Path((base / "log").read_text().strip("\0\n"))
                 assert (scratch.parent, scratch.stat().st_mode & 0o777) == (base, 0o700)
-                assert len(list(scratch.iterdir())) == 6
+                assert len([path for path in scratch.iterdir() if not path.is_symlink()]) == 6
                 processes._note_shared_memory()  # as when it has become ready
                 assert len(left_in_shared_memory(base)) == 1
                 if seconds < 1:
                     processes.running[0].wait()
                     with pytest.raises(EngineEnded, match="exit code 7"):
                         processes.require_running()
-            assert [path.name for path in base.iterdir()] == ["log"]
+            assert scratches(base) == []
             assert left_in_shared_memory(base) == []
 
 
@@ -83,14 +89,25 @@ def test_what_a_killed_supervisor_left_is_swept_by_the_next_start(base: Path, tm
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
         with engine_scratch() as ours:
-            assert sorted(base.iterdir()) == sorted([ours.folder, theirs])
+            assert scratches(base) == sorted([ours.folder, theirs])
         assert sweep(base) == []
         other.kill()
         other.wait()
     with engine_scratch() as ours:
-        assert list(base.iterdir()) == [ours.folder]
-    assert list(base.iterdir()) == []
+        assert scratches(base) == [ours.folder]
+    assert scratches(base) == []
     assert not shared.exists() and elsewhere.exists()
+
+
+def test_compiled_kernels_are_there_at_the_next_start(base: Path) -> None:
+    """What packages cache under the user's name in TMPDIR lies outside, private, and survives."""
+    for number in range(2):
+        with engine_scratch() as scratch:
+            cache = scratch.folder / getpass.getuser() / "cutlass_python_cache"
+            cache.mkdir(parents=True, exist_ok=True)
+            assert len(list(cache.iterdir())) == number
+            (cache / f"kernel-{number}").touch()
+    assert (base / getpass.getuser()).stat().st_mode & 0o777 == 0o700
 
 
 def test_a_long_temporary_folder_is_not_taken(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
