@@ -80,6 +80,16 @@ class Figures:
         return self.extract_tokens_cpu_s / self.stock_tokens_cpu_s
 
     @property
+    def extract_adds_us(self) -> float:
+        """Microseconds that extraction adds to a token's plain prefill, by the clock; below 0 it is noise."""
+        return 1e6 * (1 / self.extract_tokens_s - 1 / self.plain_tokens_s)
+
+    @property
+    def stock_adds_us(self) -> float:
+        """The same for SGLang's own return: whatever the prefill costs, a token takes this long on top of it."""
+        return 1e6 * (1 / self.stock_tokens_s - 1 / self.plain_tokens_s)
+
+    @property
     def extra_bytes(self) -> int:
         """What extraction takes beyond plain prefill, at its peak."""
         return max(0, self.extract_peak_bytes - self.plain_peak_bytes)
@@ -253,7 +263,8 @@ def _each(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], 
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
-    derived = ("extract_to_plain", "extract_to_stock", "extract_to_plain_cpu", "extract_to_stock_cpu", "extra_bytes")
+    ratios = ("extract_to_plain", "extract_to_stock", "extract_to_plain_cpu", "extract_to_stock_cpu")
+    derived = (*ratios, "extract_adds_us", "stock_adds_us", "extra_bytes")
     names = (*(each.name for each in fields(Figures)), *derived)
     return {name: getattr(figures, name) for name in names}
 
@@ -269,6 +280,8 @@ def table(figures: Figures) -> str:
             f"  extraction and proof      {figures.proved_tokens_s:>8,.0f} tokens/s",
             f"  SGLang's own return       {figures.stock_tokens_s:>8,.0f} tokens/s   "
             f"extraction is {figures.extract_to_stock:.1f} times that",
+            f"  added to plain prefill    {figures.extract_adds_us:>8,.0f} µs a token by extraction, "
+            f"{figures.stock_adds_us:,.0f} by SGLang's own return",
             f"  by processor time         {figures.extract_tokens_cpu_s:>8,.0f} tokens/s   "
             f"{figures.extract_to_plain_cpu:.3f} of plain, {figures.extract_to_stock_cpu:.1f} times SGLang's own",
             f"  engine memory, peak       {figures.plain_peak_bytes / mib:>8,.0f} MiB plain, "

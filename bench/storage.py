@@ -33,6 +33,7 @@ class Figures:
 
     Attributes:
         share: worker over the slower of codec and upload.
+        cores: the worker's own, and server_cores: SeaweedFS's (0: the same ones).
         resident_mb: the worker's peak resident memory; limit_mb: a shard and 512 MB.
     """
 
@@ -48,6 +49,7 @@ class Figures:
     resident_mb: float
     limit_mb: float
     cores: int
+    server_cores: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="tokens a sample (default %(default)s)")
     parser.add_argument("--width", type=int, default=4096, help="hidden width (default %(default)s)")
     parser.add_argument("--directory", action="store_true", help="a directory store in place of SeaweedFS")
+    parser.add_argument(
+        "--server-cores", type=int, default=1, help="cores that SeaweedFS has to itself; 0: all share all (default 1)"
+    )
     parser.add_argument("--upload-mb-s", type=float, default=0, help="hold the way to the store to so many MB/s")
     parser.add_argument("--folder", type=Path, help="where spool and store are made (default: a temporary folder)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -92,6 +97,7 @@ def _measure(parsed: argparse.Namespace, folder: Path, stack: ExitStack) -> Figu
         resident_mb=round(resident_kb * 1024 / 1e6, 1),
         limit_mb=round(shard_bytes / 1e6 + 512, 1),
         cores=len(os.sched_getaffinity(0)),
+        server_cores=0 if parsed.directory else parsed.server_cores,
     )
 
 
@@ -106,7 +112,8 @@ def _home(parsed: argparse.Namespace, folder: Path, stack: ExitStack) -> Any:
     url = None
     if not parsed.directory:
         server = Seaweed(folder / "weed")
-        server.start()
+        with _cores_of(parsed.server_cores):
+            server.start()
         stack.callback(server.stop, signal.SIGKILL)
         os.environ.update(server.environment)
         url = f"s3://{BUCKET}/bench"
@@ -116,6 +123,24 @@ def _home(parsed: argparse.Namespace, folder: Path, stack: ExitStack) -> Any:
     return StorageHome.make(
         folder, f"bench-{secrets.token_hex(3)}", valkey.url, url, hidden_size=parsed.width, spool_settings=""
     )
+
+
+@contextmanager
+def _cores_of(count: int) -> Iterator[None]:
+    """What is started in the block keeps the last ``count`` cores, and this process and its later children the others.
+
+    A store's own machine does its work; here it would take the codec's core, and what is measured is two programs'
+    fight for one processor.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 0 < count < len(cores):
+        yield
+        return
+    os.sched_setaffinity(0, cores[-count:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores[:-count])
 
 
 def _batches(home: Any, parsed: argparse.Namespace) -> Iterator[Batch]:

@@ -110,7 +110,7 @@ def _cpu(settings: RunSettings) -> list[str]:
         *("--device", "cpu"),
         *("--attention-backend", "torch_native"),
         # Without a bound, start-up spends half a minute taking all of memory; without the fraction, with chunking
-        # off, SGLang's own choice turns negative and start-up fails (reference/sglang.md).
+        # off, SGLang's own choice turns negative and start-up fails.
         *("--max-total-tokens", str(pool)),
         *("--mem-fraction-static", str(engine.memory_fraction or 0.3)),
         *_NO_GRAPHS,

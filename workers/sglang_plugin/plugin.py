@@ -16,7 +16,7 @@ def register() -> None:
     """Apply every hook of the inventory.
 
     SGLang only logs a hook that fails and serves without it, so nothing is left to its judgement: a version, a
-    signature or a hook that is not as expected ends the process (``reference/sglang.md``).
+    signature or a hook that is not as expected ends the process (``docs/engine.md``).
     """
     if VARIABLE not in os.environ:
         return
