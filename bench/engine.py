@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import psutil
 
+from bench.engine_figures import Figures, as_json, table
 from config.model_identity import run_identity
 from config.run import RunSettings, load_run
 from eaglefeed.identity import RunIdentity
@@ -41,60 +42,6 @@ STOCK_PROMPTS = 4
 _SAMPLE_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Tokens a second, by the clock and (``cpu_s``) by what the engine's processes used of the processors.
-
-    On a machine that others use as well, the clock says little and the processor's seconds still compare. Memory in
-    bytes, of all the engine's processes together.
-    """
-
-    prompts: int
-    tokens: int
-    plain_tokens_s: float
-    extract_tokens_s: float
-    proved_tokens_s: float
-    stock_tokens_s: float
-    plain_tokens_cpu_s: float
-    extract_tokens_cpu_s: float
-    stock_tokens_cpu_s: float
-    plain_peak_bytes: int
-    extract_peak_bytes: int
-    buffer_bytes: int
-    buffer_peak_bytes: int
-
-    @property
-    def extract_to_plain(self) -> float:
-        return self.extract_tokens_s / self.plain_tokens_s
-
-    @property
-    def extract_to_stock(self) -> float:
-        return self.extract_tokens_s / self.stock_tokens_s
-
-    @property
-    def extract_to_plain_cpu(self) -> float:
-        return self.extract_tokens_cpu_s / self.plain_tokens_cpu_s
-
-    @property
-    def extract_to_stock_cpu(self) -> float:
-        return self.extract_tokens_cpu_s / self.stock_tokens_cpu_s
-
-    @property
-    def extract_adds_us(self) -> float:
-        """Microseconds that extraction adds to a token's plain prefill, by the clock; below 0 it is noise."""
-        return 1e6 * (1 / self.extract_tokens_s - 1 / self.plain_tokens_s)
-
-    @property
-    def stock_adds_us(self) -> float:
-        """The same for SGLang's own return: whatever the prefill costs, a token takes this long on top of it."""
-        return 1e6 * (1 / self.stock_tokens_s - 1 / self.plain_tokens_s)
-
-    @property
-    def extra_bytes(self) -> int:
-        """What extraction takes beyond plain prefill, at its peak."""
-        return max(0, self.extract_peak_bytes - self.plain_peak_bytes)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", default="config/smollm2.toml", metavar="RUN.toml")
     parser.add_argument("--prompts", type=int, default=64, metavar="N")
@@ -105,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     figures = measure(load_run(parsed.run), parsed.prompts, parsed.rounds, parsed.quiet)
-    print(json.dumps(_as_json(figures)) if parsed.json else table(figures))
+    print(json.dumps(as_json(figures)) if parsed.json else table(figures))
     return 0
 
 
@@ -260,35 +207,6 @@ def _each(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], 
     for process in processes:
         with contextlib.suppress(psutil.Error):
             yield read(process)
-
-
-def _as_json(figures: Figures) -> dict[str, Any]:
-    ratios = ("extract_to_plain", "extract_to_stock", "extract_to_plain_cpu", "extract_to_stock_cpu")
-    derived = (*ratios, "extract_adds_us", "stock_adds_us", "extra_bytes")
-    names = (*(each.name for each in fields(Figures)), *derived)
-    return {name: getattr(figures, name) for name in names}
-
-
-def table(figures: Figures) -> str:
-    mib = 1 << 20
-    return "\n".join(
-        [
-            f"{figures.prompts} prompts, {figures.tokens:,} tokens",
-            f"  plain prefill             {figures.plain_tokens_s:>8,.0f} tokens/s",
-            f"  extraction                {figures.extract_tokens_s:>8,.0f} tokens/s   "
-            f"{figures.extract_to_plain:.3f} of plain",
-            f"  extraction and proof      {figures.proved_tokens_s:>8,.0f} tokens/s",
-            f"  SGLang's own return       {figures.stock_tokens_s:>8,.0f} tokens/s   "
-            f"extraction is {figures.extract_to_stock:.1f} times that",
-            f"  added to plain prefill    {figures.extract_adds_us:>8,.0f} µs a token by extraction, "
-            f"{figures.stock_adds_us:,.0f} by SGLang's own return",
-            f"  by processor time         {figures.extract_tokens_cpu_s:>8,.0f} tokens/s   "
-            f"{figures.extract_to_plain_cpu:.3f} of plain, {figures.extract_to_stock_cpu:.1f} times SGLang's own",
-            f"  engine memory, peak       {figures.plain_peak_bytes / mib:>8,.0f} MiB plain, "
-            f"{figures.extract_peak_bytes / mib:,.0f} MiB extracting: {figures.extra_bytes / mib:,.0f} MiB more, "
-            f"rows waiting at most {figures.buffer_peak_bytes / mib:,.0f} of {figures.buffer_bytes / mib:,.0f} MiB",
-        ]
-    )
 
 
 if __name__ == "__main__":
