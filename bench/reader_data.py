@@ -19,7 +19,7 @@ from eaglefeed.identity import RunIdentity
 from eaglefeed.index import fold, index_table_key
 from eaglefeed.manifest import Manifest, StoredSample, manifest_key, norm_key, run_key, shard_key
 from eaglefeed.records import Batch, Sample, batch_id
-from eaglefeed.shard import write_shard
+from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import Store, open_store
 
 RUN = "reader"

@@ -21,7 +21,7 @@ from bench.throttle import Throttle
 from eaglefeed.dump import read_dump
 from eaglefeed.progress import Progress
 from eaglefeed.records import Batch
-from eaglefeed.shard import write_shard
+from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import Store
 
 _POLL_SECONDS = 0.05

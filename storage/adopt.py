@@ -5,7 +5,8 @@ from __future__ import annotations
 from eaglefeed.errors import CorruptData
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Batch
-from eaglefeed.shard import ShardReader, WrittenShard
+from eaglefeed.shard import ShardReader
+from eaglefeed.shard_writer import WrittenShard
 from eaglefeed.stores import Store
 
 

@@ -17,7 +17,7 @@ from eaglefeed.dump import Dump, read_dump
 from eaglefeed.errors import CorruptData, DumpsSpoilt, SpoolFull
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, shard_key
 from eaglefeed.records import Batch
-from eaglefeed.shard import WrittenShard, write_shard
+from eaglefeed.shard_writer import WrittenShard, write_shard
 from storage import accounts, ledger
 from storage.adopt import adopt_shard
 from storage.lookahead import Lookahead

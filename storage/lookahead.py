@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 
 from eaglefeed.errors import EaglefeedError
 from eaglefeed.records import Batch
-from eaglefeed.shard import WrittenShard
+from eaglefeed.shard_writer import WrittenShard
 
 log = logging.getLogger(__name__)
 

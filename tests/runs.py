@@ -18,7 +18,7 @@ from eaglefeed.identity import PRE_AND_POST_NORM, RunIdentity
 from eaglefeed.manifest import Manifest, manifest_key, norm_key, run_key, shard_key
 from eaglefeed.norm import parse_norm
 from eaglefeed.records import Batch, Sample
-from eaglefeed.shard import write_shard
+from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import Store, open_store
 
 VOCABULARY = 512

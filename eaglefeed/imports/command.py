@@ -24,7 +24,7 @@ from eaglefeed.imports.readers import READERS, reader_for
 from eaglefeed.manifest import Manifest, manifest_key, norm_key, run_key, shard_key
 from eaglefeed.progress import Progress
 from eaglefeed.records import Batch, Sample
-from eaglefeed.shard import write_shard
+from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import Store, open_store
 
 EXAMPLE = """example:

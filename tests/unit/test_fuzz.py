@@ -29,7 +29,8 @@ from eaglefeed.errors import EaglefeedError
 from eaglefeed.identity import RunIdentity
 from eaglefeed.manifest import Manifest, StoredSample
 from eaglefeed.records import Batch
-from eaglefeed.shard import ShardReader, write_shard
+from eaglefeed.shard import ShardReader
+from eaglefeed.shard_writer import write_shard
 from producer.conversations import find_shape, parse, read
 from producer.rows import Row
 from tests.runs import make_dump, make_identity, make_sample

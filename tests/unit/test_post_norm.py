@@ -19,7 +19,8 @@ from eaglefeed.errors import CorruptData, IdentityMismatch
 from eaglefeed.identity import PRE_AND_POST_NORM, RunIdentity
 from eaglefeed.manifest import norm_key, run_key, shard_key
 from eaglefeed.records import Batch
-from eaglefeed.shard import ShardReader, read_sample, write_shard
+from eaglefeed.shard import ShardReader, read_sample
+from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import open_store
 from storage.ledger import ensure_run
 from tests.runs import make_dump, make_identity, make_run, make_sample

@@ -15,7 +15,8 @@ from eaglefeed.checksum import path_checksum
 from eaglefeed.dump import Dump, DumpHeader
 from eaglefeed.errors import CorruptData, IdentityMismatch
 from eaglefeed.records import Batch, Sample
-from eaglefeed.shard import ShardReader, WrittenShard, read_sample, write_shard
+from eaglefeed.shard import ShardReader, read_sample
+from eaglefeed.shard_writer import WrittenShard, write_shard
 from eaglefeed.stores import open_store
 from tests.runs import make_dump, make_identity, make_sample
 

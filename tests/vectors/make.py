@@ -10,7 +10,7 @@ import numpy as np
 from eaglefeed import codec
 from eaglefeed.checksum import checksum
 from eaglefeed.records import Batch, Sample
-from eaglefeed.shard import write_shard
+from eaglefeed.shard_writer import write_shard
 from tests.runs import make_dump, make_identity
 
 FOLDER = Path(__file__).parent
