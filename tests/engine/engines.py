@@ -105,13 +105,14 @@ class Traces:
     """The temporary folder of engines that a test starts, and what they had in shared memory when it looked."""
 
     folder: Path
+    others: set[Path]
+    """Shared memory of the engines of other tests, which run on."""
     shared_memory: set[Path] = field(default_factory=set)
 
     def look(self, ancestor: int | None = None) -> None:
         """At all that a process (this one) has started."""
         assert len(list(self.folder.glob("eaglefeed-engine-*/*"))) > 4, "SGLang's files are somewhere else"
-        parts = psutil.Process(ancestor).children(recursive=True)
-        self.shared_memory |= shared_memory_of(part.pid for part in parts)
+        self.shared_memory |= _shared_memory_below(ancestor) - self.others
         assert self.shared_memory
 
     @property
@@ -121,19 +122,24 @@ class Traces:
         return sorted(map(str, in_folder | {path for path in self.shared_memory if path.exists()}))
 
 
+def _shared_memory_below(ancestor: int | None = None) -> set[Path]:
+    return shared_memory_of(part.pid for part in psutil.Process(ancestor).children(recursive=True))
+
+
 @contextmanager
 def leaves_nothing() -> Iterator[Traces]:
     """Engines started inside leave nothing in the temporary folder and in shared memory."""
     usual = tempfile.gettempdir()
     cache_dir()  # of this process's own PyTorch, which remembers it
     with tempfile.TemporaryDirectory(prefix="ef-", dir="/tmp") as folder:
-        traces, tempfile.tempdir = Traces(Path(folder)), folder
+        traces, tempfile.tempdir = Traces(Path(folder), _shared_memory_below()), folder
         try:
             yield traces
         finally:
             tempfile.tempdir = usual
         sweep(traces.folder)  # a killed supervisor's, as the next start does it
-        assert traces.left == []
+        if traces.left:
+            pytest.fail(f"left behind: {traces.left}")
 
 
 def prompts(lengths: Sequence[int], seed: int = 1, vocabulary: int = VOCABULARY) -> list[Sample]:

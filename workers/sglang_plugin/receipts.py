@@ -88,6 +88,7 @@ def abort_request(original: Callable[..., Any], scheduler: Any, recv_req: Any) -
     for held in _held:
         if recv_req.abort_all or held.req.rid.startswith(recv_req.rid):
             drop(held.req)
+            held.req.finished_reason = FINISH_ABORT("aborted while its file was being written")
     return original(scheduler, recv_req)
 
 
