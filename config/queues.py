@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -24,6 +24,9 @@ REDIS_RETRIES = 50
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 """A connection that says nothing for this long is lost, as after a firewall that forgot it: it is made anew."""
+
+WAITING = ("queued", "started", "scheduled", "deferred")
+"""RQ's words for a job that is still to be done."""
 
 FAILURE_TTL_SECONDS = 30 * 24 * 3600
 """How long a dead letter waits for a person."""
@@ -50,6 +53,12 @@ def extract_queue(redis: Redis) -> Queue:
 def store_queue(redis: Redis, node: str) -> Queue:
     """The queue of one node's storage workers: the dumps lie on that node's disk."""
     return Queue(names.store_queue(node), connection=redis, serializer=JSONSerializer)
+
+
+def job_status(redis: Redis, job_id: str) -> str:
+    """RQ's word for how a job stands, "" where there is none; one question, as a job may end between two."""
+    status = cast("bytes | None", redis.hget(f"rq:job:{job_id}", "status"))
+    return (status or b"").decode()
 
 
 def enqueue_extract(queue: Queue, payload: dict[str, Any], pipe: Any = None) -> None:

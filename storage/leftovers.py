@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rq.job import Job
-from rq.serializers import JSONSerializer
-
+from config import queues
 from eaglefeed.dump import SUFFIX, read_header
 from eaglefeed.errors import CorruptData
 from eaglefeed.manifest import manifest_key
@@ -18,8 +16,6 @@ from storage.node import StorageNode
 from storage.spool import SHARD_SUFFIX, is_alive
 
 log = logging.getLogger(__name__)
-
-WAITING = ("queued", "started", "scheduled", "deferred")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,14 @@ def _is_wanted(node: StorageNode, path: Path) -> bool:
         owner = path.name.split(".")[1]
         return owner.isdigit() and is_alive(int(owner))
     batch_id = _batch_of(path)
-    store_status, extract_status = _status(node, f"store-{batch_id}"), _status(node, batch_id)
+    # In this order: a batch that is handed on between the two questions is seen as one or the other.
+    extract_status = queues.job_status(node.redis, batch_id)
+    store_status = queues.job_status(node.redis, f"store-{batch_id}")
     if path.suffix != SUFFIX:  # being written, or cut off while it was
         return extract_status == "started"
     if node.store.head(manifest_key(node.identity.run, batch_id)) is not None:
         return store_status == "started"  # its job is about to delete it
-    return store_status in (*WAITING, "failed") or extract_status == "started"
+    return store_status in (*queues.WAITING, "failed") or extract_status == "started"
 
 
 def _batch_of(path: Path) -> str:
@@ -79,10 +77,3 @@ def _batch_of(path: Path) -> str:
         return read_header(path).batch_id
     except CorruptData:
         return path.name.partition("-")[0]
-
-
-def _status(node: StorageNode, job_id: str) -> str:
-    """The job's status, "" where there is no such job."""
-    if not Job.exists(job_id, connection=node.redis):
-        return ""
-    return str(Job.fetch(job_id, connection=node.redis, serializer=JSONSerializer).get_status(refresh=False).value)

@@ -11,8 +11,6 @@ from typing import Any
 
 from redis import Redis
 from rq import get_current_job
-from rq.job import Job
-from rq.serializers import JSONSerializer
 
 from config import ending, environment, names, queues
 from config.model_identity import run_identity
@@ -149,11 +147,7 @@ def rejected(answer: Answer, error: ProofFailed, node: Node) -> RejectedSampleRe
 
 def is_handed_over(node: Node, batch: Batch) -> bool:
     """Whether an earlier delivery of this job has come as far as the store queue."""
-    job_id = f"store-{batch.id}"
-    if not Job.exists(job_id, connection=node.redis):
-        return False
-    status = Job.fetch(job_id, connection=node.redis, serializer=JSONSerializer).get_status()
-    return status in ("queued", "started", "scheduled", "deferred")
+    return queues.job_status(node.redis, f"store-{batch.id}") in queues.WAITING
 
 
 def hand_over(node: Node, batch: Batch, payload: dict[str, Any], outcome: Outcome) -> None:

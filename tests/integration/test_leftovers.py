@@ -110,3 +110,28 @@ def test_a_dead_process_s_shard_file_is_removed(home: StorageHome, node: Storage
     (home.spool_folder / "final_norm.safetensors").write_bytes(b"norm")
     assert clear_leftovers(node).removed == 1
     assert home.waiting() == [f"{'b' * 32}.{os.getpid()}.shard", "final_norm.safetensors"]
+
+
+def test_dumps_that_are_handed_on_between_two_looks_are_kept(
+    home: StorageHome, node: StorageNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extract job ends and the store job comes right after the first question: neither answer says "nobody's"."""
+    batch = home.batch([5, 6])
+    dumps = home.write_dumps(batch)
+    extract_job(node, home, batch, JobStatus.STARTED)
+    ask = queues.job_status
+
+    def ask_then_hand_on(redis: Redis, job_id: str) -> str:
+        answer = ask(redis, job_id)
+        if not ask(redis, f"store-{batch.id}"):
+            home.enqueue(batch, dumps)
+            redis.delete(f"rq:job:{batch.id}")
+        return answer
+
+    monkeypatch.setattr(queues, "job_status", ask_then_hand_on)
+    assert clear_leftovers(node).removed == 0
+
+
+def test_a_job_that_is_gone_has_no_status(node: StorageNode) -> None:
+    """It may end at any moment: that is an answer, not an error that stops a worker."""
+    assert queues.job_status(node.redis, "store-of-nobody") == ""
