@@ -20,7 +20,7 @@ from config.model_identity import run_identity
 from config.run import RunSettings, load_run
 from local.addresses import LocalAddresses, addresses_of, objectstore_ports
 from local.claim import claim_folder
-from local.copy_run import copy_run
+from local.copy_run import copy_run, wait_for_store
 from local.ports import no_weed_sockets_left
 from local.production import ProducerChild
 from local.stack import Stack
@@ -58,6 +58,8 @@ def main(parsed: argparse.Namespace) -> int:
             Stack(addresses.infrastructure, addresses.variables, state / "logs") as infrastructure,
         ):
             infrastructure.start()
+            if "objectstore" in addresses.infrastructure:
+                wait_for_store(addresses.store_url, addresses.environment)
             outcome = _take_to_the_store(parsed, settings, state, addresses)
             audit_status = _audit(parsed, addresses)
             if parsed.copy_to:

@@ -1,18 +1,21 @@
-"""Copies a run from one store to another, each object checked, the manifests after the shards they name."""
+"""The store of a run on one machine: waited for, and copied from at the end, the manifests after their shards."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eaglefeed.checksum import path_checksum
+from eaglefeed.errors import EaglefeedError
 from eaglefeed.progress import Progress, byte_size
 from eaglefeed.stores import ObjectInfo, Store, open_store
 
 PART_BYTES = 32 << 20
+_POLL_SECONDS = 0.2
 
 
 def copy_run(source_url: str, target_url: str, run: str, environment: Mapping[str, str], quiet: bool = False) -> int:
@@ -26,6 +29,23 @@ def copy_run(source_url: str, target_url: str, run: str, environment: Mapping[st
                 copied += _copy(source, target, info)
                 progress.update(done, last=byte_size(info.num_bytes))
     return copied
+
+
+def wait_for_store(url: str, environment: Mapping[str, str], timeout_seconds: float = 60.0) -> None:
+    """Return when the store answers, bucket and all: a server's own health check may pass before its bucket is made.
+
+    Raises EaglefeedError, the store's last word, when it does not in time.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    with _environment(environment):
+        while True:
+            try:
+                next(iter(open_store(url).list("nothing/")), None)
+                return
+            except EaglefeedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_SECONDS)
 
 
 def _copy(source: Store, target: Store, info: ObjectInfo) -> bool:

@@ -51,7 +51,7 @@ class Stack:
         self._running = {name: Running(services[name]) for name in in_order(services)}
 
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Start every service whose needs are healthy; return when those with a health check are.
+        """Start every service, each when its needs are healthy; return when all are started, healthy or not.
 
         Raises EnvironmentFault, with the end of its log, when one ends before it is healthy.
         """
