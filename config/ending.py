@@ -58,14 +58,14 @@ def require_remembered() -> None:
     twice. Nothing is lost by stopping: whoever ends a job has handed it on. Outside a worker there is nothing to ask.
     """
     job = get_current_job()
-    if not is_remembered() and job is not None:
+    if job is not None and not _has_record(job):
         raise _forgotten(job)
 
 
 def is_remembered() -> bool:
     """Whether Redis still has the running job's record; True outside a worker."""
     job = get_current_job()
-    return job is None or bool(job.connection.hexists(job.key, "data"))
+    return job is None or _has_record(job)
 
 
 def hand_on(redis: Redis, job: Job | None, fill: Callable[[Any], object]) -> None:
@@ -87,6 +87,10 @@ def hand_on(redis: Redis, job: Job | None, fill: Callable[[Any], object]) -> Non
                 return
             except WatchError:  # a heartbeat, mostly
                 continue
+
+
+def _has_record(job: Job) -> bool:
+    return bool(job.connection.hexists(job.key, "data"))
 
 
 def _forgotten(job: Job) -> JobForgotten:

@@ -38,9 +38,10 @@ def wait_for_store(url: str, environment: Mapping[str, str], timeout_seconds: fl
     """
     deadline = time.monotonic() + timeout_seconds
     with _environment(environment):
+        store = open_store(url)
         while True:
             try:
-                next(iter(open_store(url).list("nothing/")), None)
+                next(iter(store.list("nothing/")), None)
                 return
             except EaglefeedError:
                 if time.monotonic() > deadline:

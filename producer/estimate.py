@@ -22,7 +22,7 @@ from storage import ledger
 from storage.file_system import disk_usage
 
 USUAL_RATIOS = {"lossless": 1.49, "raw": 1.0, "fp8_per_token": 2.0}
-"""Raw by stored bytes: the codec's figure on two real models (docs/benchmarks.md); fp8 halves bf16."""
+"""Raw by stored bytes: the codec's figure on two real models (docs/operations.md, Sizing); fp8 halves bf16."""
 
 KNOWN_SAMPLE_BYTES = 72
 JOB_BYTES = 1_500

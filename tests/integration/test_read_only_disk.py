@@ -93,13 +93,17 @@ def test_workers_take_nothing_while_their_spool_is_read_only(
     redis.close()
 
 
-def test_a_job_in_hand_waits_for_its_spool(
-    tmp_path: Path, run: str, valkey: str, small_disk: Path, read_only: ReadOnly, here: pytest.MonkeyPatch
-) -> None:
-    """Read-only before the shard's file is written: the job waits, its dumps lie there, and it is stored afterwards."""
+@pytest.fixture
+def entered(tmp_path: Path, run: str, valkey: str, small_disk: Path, here: pytest.MonkeyPatch) -> StorageHome:
+    """A node whose spool is on the small disk, and which this process works as."""
     home = StorageHome.make(tmp_path, run, valkey, spool=small_disk / "spool")
     enter(home, here)
-    batch = home.batch([30, 40])
+    return home
+
+
+def test_a_job_in_hand_waits_for_its_spool(entered: StorageHome, read_only: ReadOnly) -> None:
+    """Read-only before the shard's file is written: the job waits, its dumps lie there, and it is stored afterwards."""
+    home, batch = entered, entered.batch([30, 40])
     dumps = home.write_dumps(batch)
     this_node()
     with ThreadPoolExecutor(1) as pool:
@@ -111,20 +115,16 @@ def test_a_job_in_hand_waits_for_its_spool(
     assert num_stored(home) == 1 and home.waiting() == []
 
 
-def test_a_job_that_cannot_delete_its_dumps_is_run_again(
-    tmp_path: Path, run: str, valkey: str, small_disk: Path, read_only: ReadOnly, here: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_cannot_delete_its_dumps_is_run_again(entered: StorageHome, read_only: ReadOnly) -> None:
     """Read-only after the manifest: the worker hands the job back; the samples count once, and the dumps go later."""
-    home = StorageHome.make(tmp_path, run, valkey, spool=small_disk / "spool")
-    enter(home, here)
-    batch = home.batch([30, 40])
+    home, batch = entered, entered.batch([30, 40])
     jobs.store_batch(batch.to_payload(), home.write_dumps(batch))
     again = home.write_dumps(batch)
     with read_only, pytest.raises(OSError, match="Read-only") as caught:
         jobs.store_batch(batch.to_payload(), again)
     assert is_transient(caught.value) and len(home.waiting()) == 2
     jobs.store_batch(batch.to_payload(), again)
-    assert home.waiting() == [] and counters.read(home.redis, run)["stored"] == 2
+    assert home.waiting() == [] and counters.read(home.redis, home.run)["stored"] == 2
 
 
 def test_a_store_that_is_read_only_is_waited_for(
