@@ -13,7 +13,7 @@ from eaglefeed.errors import UsageError
 from eaglefeed.identity import RunIdentity
 from workers.sglang_plugin.faults import CHUNK_TOKENS
 from workers.sglang_plugin.plan import command_line_ids, plan_capture
-from workers.sglang_plugin.settings import FAULT_VARIABLE, VARIABLE, PluginSettings
+from workers.sglang_plugin.settings import CPU_PLATFORM, FAULT_VARIABLE, VARIABLE, PluginSettings
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_FOLDER = CHECKOUT / "workers" / "sglang_plugin" / "dist"
@@ -133,7 +133,8 @@ def _environment(settings: RunSettings, plugin: PluginSettings, device: str, rep
     environment["PYTHONWARNINGS"] = "ignore"  # SGLang warns of every kernel that a machine lacks
     engine = settings.engine
     if device == "cpu":
-        environment |= {"SGLANG_PLATFORM": "eaglefeed_cpu", "CUDA_VISIBLE_DEVICES": ""}
+        environment |= {"SGLANG_PLATFORM": CPU_PLATFORM, "CUDA_VISIBLE_DEVICES": ""}
+        environment["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads; a process with threads is not to be forked
         if engine.tensor_parallel * engine.data_parallel > 1:
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _threads_of_ranks(engine)
     elif engine.replicas > 1:

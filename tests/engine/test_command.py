@@ -52,7 +52,7 @@ def start_and_kill(tmp_path: Path, traces: Traces) -> None:
         assert line.startswith("engine ready: http://127.0.0.1:"), (tmp_path / "log").read_text()[-3000:]
         assert "layers=1,3,4" in line
         children = psutil.Process(engine.pid).children(recursive=True)
-        assert len(children) >= 3
+        assert len(children) == 3  # launcher, scheduler, detokenizer: parts that were spawned bring a resource tracker
         assert len(list(traces.folder.glob("eaglefeed-engine-*"))) == 1
         traces.look(engine.pid)
         engine.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ import pytest
 
 from workers.engine_launch import CHECKOUT
 from workers.sglang_plugin import inventory
-from workers.sglang_plugin.settings import VARIABLE
+from workers.sglang_plugin.settings import CPU_PLATFORM, VARIABLE
 
 PLUGIN = Path(inventory.__file__).parent
 INVENTORY = (PLUGIN / "INVENTORY.md").read_text("utf-8")
@@ -85,7 +85,7 @@ def test_a_model_that_cannot_capture_is_refused_by_name() -> None:
         import os, torch
         from sglang.srt.model_executor.model_runner_components import attention_backend_setup as setup
         from workers.sglang_plugin import layers
-        from workers.sglang_plugin.settings import VARIABLE, PluginSettings
+        from workers.sglang_plugin.settings import CPU_PLATFORM, VARIABLE, PluginSettings
         os.environ[VARIABLE] = PluginSettings("run", "/nowhere", (1,), 4, 8, "bfloat16", "e", "p", 1).to_json()
 
         class NoCapture(torch.nn.Module):
@@ -117,7 +117,7 @@ def _in_engine_environment(code: str, exit_code: int = 0) -> str:
     """Run code in a process like the engine's own: importing SGLang without a GPU warns, and needs our platform."""
     environment = {
         **os.environ,
-        "SGLANG_PLATFORM": "eaglefeed_cpu",
+        "SGLANG_PLATFORM": CPU_PLATFORM,
         "PYTHONPATH": f"{PLUGIN / 'dist'}{os.pathsep}{CHECKOUT}",
         "PYTHONWARNINGS": "ignore",
         VARIABLE: "{}",

@@ -34,6 +34,12 @@ class Hook:
 
 HOOKS: tuple[Hook, ...] = (
     Hook(
+        "sglang.srt.entrypoints.engine._set_envs_and_config",
+        "start_method.set_environment",
+        ("server_args",),
+        "on a CPU each part of the engine imports all of SGLang again: it starts in twice the time",
+    ),
+    Hook(
         "sglang.srt.configs.model_config.ModelConfig.__init__",
         "text_only.model_config",
         (

@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from workers.sglang_plugin import inventory
-from workers.sglang_plugin.settings import FAULT_VARIABLE, VARIABLE
+from workers.sglang_plugin.settings import FAULT_VARIABLE, VARIABLE, is_on_cpu
 
 EXIT_UNSUPPORTED = 78
 
@@ -45,7 +45,7 @@ def _is_applied(hook: inventory.Hook) -> bool:
 
 
 def _replace_cpu_attention() -> None:
-    if os.environ.get("SGLANG_PLATFORM") != "eaglefeed_cpu":
+    if not is_on_cpu():
         return
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 

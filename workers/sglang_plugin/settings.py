@@ -12,6 +12,13 @@ from config import names
 
 VARIABLE = "EAGLEFEED_ENGINE"
 FAULT_VARIABLE = "EAGLEFEED_TEST_FAULT"
+CPU_PLATFORM = "eaglefeed_cpu"
+"""SGLANG_PLATFORM of an engine without a GPU."""
+
+
+def is_on_cpu() -> bool:
+    """Whether this engine process was started for a CPU."""
+    return os.environ.get("SGLANG_PLATFORM") == CPU_PLATFORM
 
 
 @dataclass(frozen=True, slots=True)
