@@ -77,7 +77,7 @@ def addresses_of(settings: RunSettings, parsed: argparse.Namespace, state: Path)
     else:
         variables |= {name: os.environ[name] for name in _OWN_CREDENTIALS if name in os.environ}
         store_url = store_url if store_url.startswith("s3://") else str(Path(store_url).expanduser().resolve())
-    variables |= {"EAGLEFEED_STORE": store_url, **engine_variables()}
+    variables |= {"EAGLEFEED_STORE": store_url, **engine_variables(settings.engine.replicas)}
     device = settings.engine.device
     gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     services = ["engine-gpu" if gpu else "engine-cpu", "extract", "store"]
@@ -146,8 +146,9 @@ def objectstore_ports(variables: Mapping[str, str]) -> list[int]:
     return [int(variables[name]) for name in wanted if name in variables]
 
 
-def engine_variables() -> dict[str, str]:
-    port = free_port()
+def engine_variables(num_replicas: int) -> dict[str, str]:
+    """Replicas listen on consecutive ports; the first one's URL stands for all (``config.environment``)."""
+    port = free_port(*range(1, num_replicas))
     return {"ENGINE_BIND": "127.0.0.1", "ENGINE_PORT": str(port), "EAGLEFEED_ENGINE_URL": f"http://127.0.0.1:{port}"}
 
 

@@ -24,16 +24,16 @@ def no_weed_sockets_left(ports: Iterable[int]) -> Iterator[None]:
                     path.unlink()
 
 
-def free_port(offset: int = 0) -> int:
-    """A port that is free now on 127.0.0.1, and ``port + offset`` with it."""
+def free_port(*offsets: int) -> int:
+    """A port that is free now on 127.0.0.1, and ``port + offset`` for each offset with it."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
+        with contextlib.ExitStack() as sockets:
+            first = sockets.enter_context(socket.socket())
             first.bind(("127.0.0.1", 0))
             port = int(first.getsockname()[1])
-            if not offset:
-                return port
             try:
-                second.bind(("127.0.0.1", port + offset))
+                for offset in offsets:
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
             except (OSError, OverflowError):
                 continue
             return port

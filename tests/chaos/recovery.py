@@ -26,17 +26,25 @@ def node_lost(stand: Stand) -> float:
     return seconds
 
 
-def engine_lost(stand: Stand) -> tuple[float, float]:
-    """From SIGKILL of an engine until its job is out of its worker's hands, and until the node extracts again."""
+def engine_lost(stand: Stand) -> dict[str, float]:
+    """From SIGKILL of an engine, in the middle of a job, until each step of its node's way back.
+
+    The job is handed back to the others; the engine has extracted three tokens; its worker has proved it and holds a
+    job again.
+    """
     node = stand.nodes[-1]
     starts = num_times_ready(node)
     job_id = _job_in_hand(stand, node)
-    begun = time.monotonic()
+    begun, seconds = time.monotonic(), {}
     for process in node.engine.family()[1:]:
         process.kill()
-    handed_back = wait_until(lambda: not _is_started(stand, job_id), 60, "the job is handed back")
+    wait_until(lambda: not _is_started(stand, job_id), 60, "the job is handed back")
+    seconds["job handed back"] = time.monotonic() - begun
     wait_until(lambda: num_times_ready(node) > starts, 120, "the engine is ready again")
-    return handed_back, time.monotonic() - begun
+    seconds["engine ready"] = time.monotonic() - begun
+    _job_in_hand(stand, node)
+    seconds["its worker at work"] = time.monotonic() - begun
+    return seconds
 
 
 def redis_back(stand: Stand) -> float:

@@ -27,6 +27,10 @@ from tests.services import BUCKET, Seaweed, Valkey, free_port
 
 RUN = "chaos"
 DISK_BYTES = 48 << 20
+SHORT_TIMEOUTS = """hang_timeout_seconds = 10
+start_timeout_seconds = 180
+request_timeout_seconds = 60"""
+"""A hang must be noticed many times in one run; recoveries are measured with the defaults instead."""
 _RUN_FILE = """name = "{run}"
 [model]
 path = "{model}"
@@ -39,9 +43,7 @@ max_queued_batches = 40
 device = "cpu"
 max_prefill_tokens = 2048
 max_total_tokens = 8192
-hang_timeout_seconds = 10
-start_timeout_seconds = 180
-request_timeout_seconds = 60
+{timeouts}
 [spool]
 max_disk_percent = 90.0
 [store]
@@ -81,6 +83,7 @@ class Stand:
     extract_workers: int = 1
     batch_tokens: int = 512
     fault: str = ""
+    timeouts: str = SHORT_TIMEOUTS
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     nodes: list[Node] = field(default_factory=list)
     producers: list[Service] = field(default_factory=list)
@@ -92,9 +95,16 @@ class Stand:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.valkey, self.seaweed = Valkey(self.folder / "valkey"), Seaweed(self.folder / "weed")
         make_checkpoint("llama", self.folder / "model")
-        text = _RUN_FILE.format(run=RUN, model=self.folder / "model", batch_tokens=self.batch_tokens, bucket=BUCKET)
         self.run_file = self.folder / "run.toml"
-        self.run_file.write_text(text)
+        self.run_file.write_text(
+            _RUN_FILE.format(
+                run=RUN,
+                model=self.folder / "model",
+                batch_tokens=self.batch_tokens,
+                timeouts=self.timeouts,
+                bucket=BUCKET,
+            )
+        )
         self.valkey.start()
         self.seaweed.start()
         self.redis = Redis.from_url(self.valkey.url, socket_timeout=5)

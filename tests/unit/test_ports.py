@@ -1,8 +1,12 @@
-"""What an embedded SeaweedFS would leave in /tmp for ever."""
+"""Ports with all that goes with them: neighbours that must be free too, sockets that would stay in /tmp for ever."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from local.addresses import objectstore_ports
 from local.ports import free_port, no_weed_sockets_left
@@ -22,3 +26,19 @@ def test_a_stopped_seaweedfs_leaves_no_socket() -> None:
         assert stays.exists()
     finally:
         stays.unlink(missing_ok=True)
+
+
+def test_replicas_get_ports_that_are_all_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They listen on consecutive ports: a first port whose neighbour is taken is not offered."""
+    refused = free_port(1, 2)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", refused + 2))
+        offered = iter([refused, free_port(1, 2)])
+        bind = socket.socket.bind
+
+        def bind_where_we_say(self: socket.socket, address: Any) -> None:
+            bind(self, (address[0], address[1] or next(offered)))
+
+        monkeypatch.setattr(socket.socket, "bind", bind_where_we_say)
+        port = free_port(1, 2)
+    assert refused + 2 not in range(port, port + 3)
