@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Sample name → its labels."""
-    run = Run("r", {"unique": 2, "rejected:x": 1}, 1, (Rates(5),), "running", 1.0, 2.0)
+    run = Run("r", {"unique": 3, "rejected:x": 1, "dead:y": 1}, 1, (Rates(5),), "running", 1.0, 2.0)
     node = Node("n", "NVIDIA", "ready", "sglang", 1, 2, 1.0, 1.0)
     body, _ = metrics.render(Numbers(0.0, (run,), (Queue("extract"),), (node,)))
     samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
