@@ -108,7 +108,7 @@ def store_shard(node: StorageNode, batch: Batch, dumps: Mapping[str, str]) -> Wr
         written = look.take(batch.id) or patiently(
             lambda: encode_shard(node, batch, dumps, path), f"shard of batch {batch.id}"
         )
-        look.begin()
+        look.begin(batch.id)
         if upload_shard(node.store, key, path, written.shard_checksum):
             return written
     finally:

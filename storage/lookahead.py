@@ -52,8 +52,13 @@ class Lookahead:
         self._prepared: PreparedShard | None = None
         atexit.register(self.close)
 
-    def begin(self) -> None:
-        """Start on the batch that waits first, unless something is prepared or other workers share the queue."""
+    def begin(self, in_hand: str) -> None:
+        """Start on the batch that waits first, unless something is prepared or other workers share the queue.
+
+        Args:
+            in_hand: the batch whose shard is uploaded now. A job that was taken for dead and delivered again waits
+                first while it is worked on; its file must not be written a second time under the upload.
+        """
         if self._prepared is not None:
             return
         try:
@@ -61,7 +66,7 @@ class Lookahead:
         except (RedisError, NoSuchJobError, EaglefeedError, KeyError, TypeError) as error:
             log.debug("no look ahead: %s", error)
             return
-        if found is not None:
+        if found is not None and found[0].id != in_hand:
             batch, dumps = found
             path = self._path_of(batch.id)
             self._prepared = PreparedShard(batch.id, path, self._pool.submit(self._encode, batch, dumps, path))

@@ -533,3 +533,27 @@ def test_the_next_batch_is_encoded_while_one_is_uploaded(
         monkeypatch.undo()
     assert look is not None
     assert [name for name in home.waiting() if name.endswith(".shard")] == []
+
+
+def test_a_batch_in_hand_that_waits_again_is_not_encoded_under_its_own_upload(
+    tmp_path: Path, run: str, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job taken for dead and delivered again while it is worked on: its shard file is written once, and stored."""
+    home = StorageHome.make(tmp_path, run, valkey)
+    with in_this_process(home, monkeypatch):
+        batch = home.batch([300, 200])
+        dumps = home.write_dumps(batch)
+        home.enqueue(batch, dumps)
+        encoded: list[str] = []
+        encode = jobs.encode_shard
+
+        def encode_and_note(node: Any, batch: Batch, dumps: Any, path: Path) -> Any:
+            encoded.append(batch.id)
+            return encode(node, batch, dumps, path)
+
+        monkeypatch.setattr(jobs, "encode_shard", encode_and_note)
+        jobs.store_batch(batch.to_payload(), dumps)
+        jobs.lookahead().close()
+        assert encoded == [batch.id]
+        assert_stored_whole(home, batch)
+        monkeypatch.undo()
