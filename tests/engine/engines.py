@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,14 @@ def served(settings: RunSettings, fault: str = "") -> Iterator[Served]:
 
     Requests that generate more than one token, as ours never do, are retracted every few forwards.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SGLANG_TEST_RETRACT", "1")
-        patch.delenv(FAULT_VARIABLE, raising=False)
-        if fault:
-            patch.setenv(FAULT_VARIABLE, fault)
-        with running_engine(settings) as engine:
-            yield Served(settings, run_identity(settings), engine)
+    with ExitStack() as running:
+        with pytest.MonkeyPatch.context() as patch:  # for this engine alone, not for what else a test starts beside it
+            patch.setenv("SGLANG_TEST_RETRACT", "1")
+            patch.delenv(FAULT_VARIABLE, raising=False)
+            if fault:
+                patch.setenv(FAULT_VARIABLE, fault)
+            engine = running.enter_context(running_engine(settings))
+        yield Served(settings, run_identity(settings), engine)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +28,20 @@ CASES = {
     "deepseek-v3": ("deepseek_v3", "bfloat16", (2, 4, 5)),
     # The default of an eight-layer model, as the seed names layers for Kimi-K2.5.
     "kimi-k25": ("kimi_k25", "bfloat16", (1, 3, 4)),
-}
-ON_DEMAND = {
     # Vision-language models fed with text alone, each with a list of its own through the same path.
     "qwen25-vl": ("qwen25_vl", "bfloat16", (0, 2, 5, 7)),
     "qwen3-vl": ("qwen3_vl", "bfloat16", (1, 3, 4)),
 }
-_long = pytest.mark.skipif(
-    "EAGLEFEED_LONG_TESTS" not in os.environ, reason="one engine a family more: set EAGLEFEED_LONG_TESTS=1 to run it"
-)
 STORING_POST_NORM = ("qwen3", "gemma3")
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=_long) for case in ON_DEMAND)])
+@pytest.mark.parametrize("case", CASES)
 def test_prove_passes(case: str, tmp_path: Path) -> None:
     """Whole, uncached, the same alone and in a batch, and every layer where transformers has it.
 
     Where the state after the norm is stored, it is what transformers has and, bit for bit, what the engine computed.
     """
-    family, dtype, layers = {**CASES, **ON_DEMAND}[case]
+    family, dtype, layers = CASES[case]
     engine_settings: dict[str, Any] = {}
     if case in STORING_POST_NORM:
         engine_settings = {"store_post_norm": True, "extra_args": norm_spy.engine_arguments(tmp_path)}

@@ -26,9 +26,6 @@ needs_two_cores = pytest.mark.skipif(
 
 
 @needs_two_cores
-@pytest.mark.skipif(
-    "EAGLEFEED_LONG_TESTS" not in os.environ, reason="two engines at once: set EAGLEFEED_LONG_TESTS=1 to run it"
-)
 def test_two_replicas(tmp_path: Path) -> None:
     """Each has its own port and its own folder of dumps; all are whole; when one dies, both are started again."""
     settings = tiny_settings("llama", tmp_path, engine={"replicas": 2, "request_timeout_seconds": 120})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,6 @@ from workers.suspicion import Suspicion
 EXTRA_RUNS = 8
 
 
-@pytest.mark.skipif(
-    "EAGLEFEED_LONG_TESTS" not in os.environ,
-    reason="up to eight starts of an engine: set EAGLEFEED_LONG_TESTS=1 to run it",
-)
 @pytest.mark.timeout(600)
 def test_one_poisonous_sample_of_64_costs_at_most_8_runs_and_no_neighbour(tmp_path: Path, monkeypatch):
     """63 samples are stored, the poison is in the manifest's rejects, the engine was started at most 8 more times."""
