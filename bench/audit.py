@@ -13,7 +13,8 @@ from pathlib import Path
 from bench.manifests import IDENTITY, write_run
 from eaglefeed.progress import Progress
 from eaglefeed.stores import open_store
-from storage.audit import AuditReport, audit
+from storage.audit import audit
+from storage.audit_report import AuditReport
 
 LIMIT_SECONDS = 60.0
 

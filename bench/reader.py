@@ -15,8 +15,9 @@ from typing import Any
 
 from bench.reader_data import RUN, copy_to, make_large_run, make_run, make_small_files, real_states
 from bench.states import MODEL
-from eaglefeed.dataset import Dataset, open_run
-from eaglefeed.samplers import shuffled
+from eaglefeed.batch_sampler import shuffled
+from eaglefeed.dataset import Dataset
+from eaglefeed.opening import open_run
 
 EXAMPLE = "example: eaglefeed bench reader --json"
 BATCH = 8

@@ -10,14 +10,15 @@ import numpy as np
 
 from bench.states import smollm2_states
 from eaglefeed.checksum import path_checksum
-from eaglefeed.dataset import open_run
 from eaglefeed.dump import Dump, DumpHeader
 from eaglefeed.export.command import make_exporter
 from eaglefeed.export.exporter import ExportOptions
 from eaglefeed.export.job import export
+from eaglefeed.folding import fold
 from eaglefeed.identity import RunIdentity
-from eaglefeed.index import fold, index_table_key
+from eaglefeed.index import index_table_key
 from eaglefeed.manifest import Manifest, StoredSample, manifest_key, norm_key, run_key, shard_key
+from eaglefeed.opening import open_run
 from eaglefeed.records import Batch, Sample, batch_id
 from eaglefeed.shard_writer import write_shard
 from eaglefeed.stores import Store, open_store

@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from eaglefeed.collate import PackedCollator, PaddedCollator
     from eaglefeed.dataset import Dataset
-    from eaglefeed.dataset import open_run as open
     from eaglefeed.loader import Loader
+    from eaglefeed.opening import open_run as open
     from eaglefeed.readahead import prefetch
     from eaglefeed.samplers import LengthBucketBatchSampler, PackedBatchSampler, ShuffledBatchSampler
     from eaglefeed.stream import ShardBatchSampler, ShardStream
@@ -43,7 +43,7 @@ _HOMES = {
     "ShardBatchSampler": "stream",
     "ShardStream": "stream",
     "ShuffledBatchSampler": "samplers",
-    "open": "dataset",
+    "open": "opening",
     "prefetch": "readahead",
 }
 

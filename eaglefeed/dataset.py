@@ -15,10 +15,8 @@ Legend: ``N`` samples, ``T`` tokens of one, ``K`` captured layers, ``S`` slots: 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,73 +24,19 @@ import numpy.typing as npt
 
 from eaglefeed import ledger
 from eaglefeed.bits import pinned_bits
-from eaglefeed.cache import DiskCache
 from eaglefeed.errors import CorruptData, UsageError
 from eaglefeed.fetch import ByteRange, RangeReader
-from eaglefeed.form import SampleForm
+from eaglefeed.form import SampleForm, form_for
 from eaglefeed.identity import RunIdentity
 from eaglefeed.index import RunIndex
 from eaglefeed.manifest import StoredSample
-from eaglefeed.norm import FinalNorm, load_norm
+from eaglefeed.norm import FinalNorm
 from eaglefeed.records import LossMask, TokenIds, sample_id
 from eaglefeed.selection import select_rows
 from eaglefeed.shard import SampleStates, read_sample
-from eaglefeed.stores import open_store
 
 IntArray = npt.NDArray[np.int64]
-DEFAULT_CACHE_BYTES = 64 << 30
 WHOLE = ledger.Gaps()
-FINAL_STATES = {"pre_norm", "post_norm"}
-
-
-def open_run(
-    url: str,
-    run: str | None = None,
-    *,
-    aux: str = "flat",
-    final: str | None = None,
-    allow_incomplete: bool = False,
-    cache: str | Path | None = None,
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
-    threads: int | None = None,
-    pin_memory: bool = False,
-) -> Dataset:
-    """Open a run in a directory or on S3; ``eaglefeed.open`` is this.
-
-    Args:
-        url: the store (``s3://bucket/prefix`` or a directory) with ``run``, or the run's own folder in it.
-        run: needed only where the store holds several.
-        aux: ``"flat"`` gives ``[T, K*H]``, ``"stacked"`` ``[T, K, H]``.
-        final: ``"pre_norm"`` or ``"post_norm"`` (the engine's own where the run stores it, else computed with the
-            run's own norm); default what is stored, and pre-norm of a run that stores both.
-        allow_incomplete: take what is there of a run whose store lacks shards, instead of refusing it.
-        cache, cache_bytes: a folder for what was fetched, and its limit; for S3.
-        threads: requests and decodings at once in one process; default the cores, at most 8.
-        pin_memory: give page-locked tensors, where torch has CUDA.
-
-    Raises:
-        UsageError: no such run; an option it cannot have (post-norm without a stored norm); or shards are missing,
-            and which.
-        CorruptData: run.json, the index or a manifest is damaged, or of another run: two runs are mixed.
-        StoreUnavailable, EnvironmentFault: the store cannot be read.
-    """
-    url, run = ledger.locate(url, run)
-    store = open_store(url)
-    identity = ledger.read_identity(store, run)
-    index, gaps = ledger.read_index(store, run)
-    closed_with = ledger.samples_at_close(store, run)
-    gaps = replace(gaps, lost_samples=max(0, (closed_with or 0) - len(index)))
-    if gaps and not allow_incomplete:
-        raise UsageError(
-            f"run {run!r} at {url} is incomplete: {gaps.sentence()}. `eaglefeed audit` says more; "
-            "allow_incomplete=True takes the samples that are there"
-        )
-    rows = _present_rows(index, gaps)
-    norm = load_norm(store, run)
-    threads = threads or min(8, os.cpu_count() or 1)
-    reader = RangeReader(url, DiskCache(cache, cache_bytes) if cache else None, requests=threads)
-    form = _form_for(identity, aux, final or identity.final_states[0], norm, pin_memory)
-    return Dataset(identity, index, rows, form, reader, norm, threads, gaps, closed_with is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +176,7 @@ class Dataset:
 
     def with_form(self, aux: str = "flat", final: str = "pre_norm") -> Dataset:
         """The same samples in another form (``open``'s arguments); raises UsageError when the run cannot give it."""
-        return replace(self, form=_form_for(self.identity, aux, final, self.norm, self.form.pin_memory))
+        return replace(self, form=form_for(self.identity, aux, final, self.norm, self.form.pin_memory))
 
     def _row(self, number: int) -> int:
         if not -len(self) <= number < len(self):
@@ -271,40 +215,3 @@ class Dataset:
         """Page-locked memory to decode into, where it is wanted and there is a GPU to copy to."""
         shape = (stored.num_tokens, self.identity.num_slots, self.identity.hidden_size)
         return pinned_bits(shape, self.identity.dtype) if self.form.pin_memory else None
-
-
-def _present_rows(index: RunIndex, gaps: ledger.Gaps) -> IntArray:
-    absent = {*gaps.missing_shards, *gaps.wrong_sizes}
-    lost = np.array([index.batch_id(shard) in absent for shard in range(len(index.batch_ids))], bool)
-    return np.flatnonzero(~lost[index.shards]) if len(index) else np.zeros(0, np.int64)
-
-
-def _form_for(identity: RunIdentity, aux: str, final: str, norm: FinalNorm | None, pin_memory: bool) -> SampleForm:
-    """The stored final state where it is the one asked for, else the pre-norm one and the norm to apply."""
-    stored, num_layers = identity.final_states, len(identity.layer_ids)
-    if not {*stored} <= FINAL_STATES:
-        raise UsageError(f"run {identity.run!r} holds no final state ({identity.final_state})")
-    if final not in FINAL_STATES:
-        raise UsageError(f'final={final!r}: "pre_norm" or "post_norm"')
-    if final in stored:
-        return SampleForm(aux, final, num_layers, num_layers + stored.index(final), None, pin_memory)
-    return SampleForm(aux, final, num_layers, num_layers, _norm_for(identity, final, norm), pin_memory)
-
-
-def _norm_for(identity: RunIdentity, final: str, norm: FinalNorm | None) -> FinalNorm:
-    """The norm that makes the post-norm state of the stored one; raises UsageError when there is no way."""
-    if final == "pre_norm":
-        raise UsageError(
-            f"run {identity.run!r} holds the final state after the norm, and a norm cannot be undone: "
-            'open it with final="post_norm"'
-        )
-    if norm is None:
-        raise UsageError(
-            f"run {identity.run!r} has no final_norm.safetensors, so a post-norm final state cannot be computed; "
-            'final="pre_norm" gives what is stored'
-        )
-    if len(norm.weight) != identity.hidden_size:
-        raise CorruptData(
-            f"run {identity.run!r}: its final norm is {len(norm.weight)} wide, its states {identity.hidden_size}"
-        )
-    return norm

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eaglefeed.bits import bits_of_float32, float32_of_bits, torch_of_bits
-from eaglefeed.errors import UsageError
+from eaglefeed.errors import CorruptData, UsageError
+from eaglefeed.identity import RunIdentity
 from eaglefeed.norm import FinalNorm
 
 if TYPE_CHECKING:
     from eaglefeed.shard import SampleStates
+
+FINAL_STATES = {"pre_norm", "post_norm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +94,34 @@ def has_torch() -> bool:
     import importlib.util
 
     return importlib.util.find_spec("torch") is not None
+
+
+def form_for(identity: RunIdentity, aux: str, final: str, norm: FinalNorm | None, pin_memory: bool) -> SampleForm:
+    """The stored final state where it is the one asked for, else the pre-norm one and the norm to apply."""
+    stored, num_layers = identity.final_states, len(identity.layer_ids)
+    if not {*stored} <= FINAL_STATES:
+        raise UsageError(f"run {identity.run!r} holds no final state ({identity.final_state})")
+    if final not in FINAL_STATES:
+        raise UsageError(f'final={final!r}: "pre_norm" or "post_norm"')
+    if final in stored:
+        return SampleForm(aux, final, num_layers, num_layers + stored.index(final), None, pin_memory)
+    return SampleForm(aux, final, num_layers, num_layers, _norm_for(identity, final, norm), pin_memory)
+
+
+def _norm_for(identity: RunIdentity, final: str, norm: FinalNorm | None) -> FinalNorm:
+    """The norm that makes the post-norm state of the stored one; raises UsageError when there is no way."""
+    if final == "pre_norm":
+        raise UsageError(
+            f"run {identity.run!r} holds the final state after the norm, and a norm cannot be undone: "
+            'open it with final="post_norm"'
+        )
+    if norm is None:
+        raise UsageError(
+            f"run {identity.run!r} has no final_norm.safetensors, so a post-norm final state cannot be computed; "
+            'final="pre_norm" gives what is stored'
+        )
+    if len(norm.weight) != identity.hidden_size:
+        raise CorruptData(
+            f"run {identity.run!r}: its final norm is {len(norm.weight)} wide, its states {identity.hidden_size}"
+        )
+    return norm

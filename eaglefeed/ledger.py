@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from eaglefeed.errors import CorruptData, UsageError
+from eaglefeed.folding import fold
 from eaglefeed.identity import RunIdentity
-from eaglefeed.index import RunIndex, fold, index_table_key
+from eaglefeed.index import RunIndex, index_table_key
 from eaglefeed.manifest import Manifest, manifest_key, manifest_prefix, run_key, shard_key
 from eaglefeed.stores import Store, open_store
 from eaglefeed.threads import in_order

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from eaglefeed.batch_sampler import BatchSampler
 from eaglefeed.dataset import Dataset
-from eaglefeed.samplers import BatchSampler
 
 
 class Loader:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from eaglefeed.batch_sampler import shuffled
 from eaglefeed.errors import UsageError
 from eaglefeed.index import RunIndex
-from eaglefeed.samplers import shuffled
 
 IntArray = npt.NDArray[np.int64]
 

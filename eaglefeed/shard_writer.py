@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from eaglefeed import codec
 from eaglefeed.checksum import checksum, combine, crc32_text
+from eaglefeed.chunks import EncodedChunk, PlanePool, encode_chunk
 from eaglefeed.dump import Dump, forget_pages
 from eaglefeed.errors import CorruptData
 from eaglefeed.identity import RunIdentity
@@ -133,8 +134,8 @@ def _write_samples(
             for rows in codec.chunk_rows(dump.states, plan):
                 yield rows, plan
 
-    pool = codec.PlanePool()
-    encoded = in_order(lambda chunk: codec.encode_chunk(*chunk, pool, with_raw_checksum=True), chunks(), threads)
+    pool = PlanePool()
+    encoded = in_order(lambda chunk: encode_chunk(*chunk, pool, with_raw_checksum=True), chunks(), threads)
     for number in range(len(samples)):
         first = next(encoded)
         yield _write_sample(file, begun[number], first, encoded, pool)
@@ -143,9 +144,9 @@ def _write_samples(
 def _write_sample(
     file: BinaryIO,
     states: _States,
-    chunk: codec.EncodedChunk,
-    rest: Iterator[codec.EncodedChunk],
-    pool: codec.PlanePool,
+    chunk: EncodedChunk,
+    rest: Iterator[EncodedChunk],
+    pool: PlanePool,
 ) -> ShardSample:
     start = file.tell()
     file.seek(start + states.head_bytes)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eaglefeed.batch_sampler import BatchSampler, IntArray, shuffled
 from eaglefeed.dataset import Dataset
 from eaglefeed.readahead import DEFAULT_BYTES, prefetch
-from eaglefeed.samplers import BatchSampler, IntArray, shuffled
 
 if TYPE_CHECKING:
     Base: Any = object

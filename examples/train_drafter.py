@@ -238,9 +238,8 @@ def tell(parsed: argparse.Namespace, step: int, losses: list[float], accepted: l
     seconds = time.monotonic() - started
     loss = sum(losses) / len(losses) if losses else float("nan")
     rates = " ".join(f"{rate:.2f}" for rate in accepted)
-    print(
-        f"step {step:4d}  loss {loss:6.3f}  accepted {rates}  drafts a round {length:.2f}  {seconds:.0f} s", flush=True
-    )
+    line = f"step {step:4d}  loss {loss:6.3f}  accepted {rates}  drafts a round {length:.2f}  {seconds:.0f} s"
+    print(line, flush=True)
     if parsed.curve:
         record = {"step": step, "loss": loss, "accepted": accepted, "accepted_length": length, "seconds": seconds}
         with parsed.curve.open("a") as file:

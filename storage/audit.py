@@ -13,62 +13,16 @@ import numpy.typing as npt
 from redis import Redis
 
 from config import counters, names
-from eaglefeed.errors import CorruptData, IdentityMismatch
+from eaglefeed.errors import CorruptData
 from eaglefeed.identity import RunIdentity
-from eaglefeed.manifest import Manifest, StoredSample, shard_key
-from eaglefeed.records import sample_id
-from eaglefeed.shard import ShardReader
+from eaglefeed.manifest import Manifest, shard_key
 from eaglefeed.stores import Store
 from eaglefeed.threads import in_order
 from storage import ledger
+from storage.audit_report import AuditReport, Problem
+from storage.manifest_check import CheckedManifest, check_manifest
 
 _SCAN_COUNT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong, with the ids a person needs to look it up."""
-
-    kind: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The outcome. ``unique`` = stored + rejected + missing; sizes are of all committed shards.
-
-    Attributes:
-        duplicate: copies beyond the first of samples that several batches hold.
-        short: stored samples whose rows are not as many as their tokens.
-        missing: enqueued samples that are neither whole in the store nor rejected.
-        unique_from: where ``unique`` was counted, in words.
-    """
-
-    run: str
-    unique: int
-    stored: int
-    rejected: int
-    missing: int
-    duplicate: int
-    short: int
-    tokens: int
-    raw_bytes: int
-    stored_bytes: int
-    unique_from: str
-    problems: tuple[Problem, ...]
-
-    @property
-    def ratio(self) -> float:
-        return round(self.raw_bytes / self.stored_bytes, 4) if self.stored_bytes else 0.0
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.problems
-
-    def to_record(self) -> dict[str, Any]:
-        """The JSON object of ``eaglefeed audit --json``."""
-        keys = ("run", "unique", "stored", "rejected", "missing", "duplicate", "short", "tokens", "raw_bytes")
-        return {**{key: getattr(self, key) for key in keys}, "stored_bytes": self.stored_bytes, "ratio": self.ratio}
 
 
 @dataclass(slots=True)
@@ -107,7 +61,7 @@ def audit(
     shards = _Shards(store, run)
     sized = ((manifest, shards.size_of(manifest.batch_id)) for manifest in _manifests(store, run, tally))
     threads = (os.cpu_count() or 1) if deep else 1
-    for checked in in_order(lambda each: _check(store, identity, *each, deep), sized, threads):
+    for checked in in_order(lambda each: check_manifest(store, identity, *each, deep), sized, threads):
         _add(tally, checked)
         on_manifest(tally.num_manifests, len(tally.stored) // 16)
     return _report(run, tally, redis)
@@ -156,17 +110,7 @@ class _Shards:
         return self._size if self._batch == batch_id else -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """A manifest, those of its samples that are whole, and what is wrong with the others."""
-
-    manifest: Manifest
-    whole: list[StoredSample]
-    num_short: int
-    problems: list[Problem]
-
-
-def _add(tally: _Tally, checked: _Checked) -> None:
+def _add(tally: _Tally, checked: CheckedManifest) -> None:
     manifest = checked.manifest
     tally.raw_bytes += manifest.raw_bytes
     tally.stored_bytes += manifest.shard_bytes
@@ -175,57 +119,6 @@ def _add(tally: _Tally, checked: _Checked) -> None:
     tally.rejected += b"".join(bytes.fromhex(record.id) for record in manifest.rejected)
     tally.stored += b"".join(bytes.fromhex(sample.id) for sample in checked.whole)
     tally.num_tokens.extend(sample.num_tokens for sample in checked.whole)
-
-
-def _check(store: Store, identity: RunIdentity | None, manifest: Manifest, shard_bytes: int, deep: bool) -> _Checked:
-    """What one manifest promises against what its shard is; ``deep`` reads the shard."""
-    if manifest.samples and shard_bytes != manifest.shard_bytes:
-        found = "is not there" if shard_bytes < 0 else f"has {shard_bytes} bytes of {manifest.shard_bytes}"
-        return _Checked(manifest, [], 0, [Problem("shard", f"{store.url}/{manifest.shard} {found}")])
-    whole = [sample for sample in manifest.samples if sample.num_rows == sample.num_tokens]
-    problems = [
-        Problem(
-            "short",
-            f"sample {sample.id} of batch {manifest.batch_id}: {sample.num_rows} rows, {sample.num_tokens} tokens",
-        )
-        for sample in manifest.samples
-        if sample.num_rows != sample.num_tokens
-    ]
-    num_short = len(problems)
-    if deep and whole:
-        whole, damage = _readable(store, identity, manifest, whole)
-        problems += damage
-    return _Checked(manifest, whole, num_short, problems)
-
-
-def _readable(
-    store: Store, identity: RunIdentity | None, manifest: Manifest, samples: list[StoredSample]
-) -> tuple[list[StoredSample], list[Problem]]:
-    """The samples that decode to what was dumped, each read back from the store, and the damage of the others."""
-    try:
-        reader = ShardReader.from_store(store, manifest.shard)
-        if identity is not None:
-            identity.require_same(reader.identity, reader.where)
-        if reader.samples != manifest.samples:
-            raise CorruptData(f"{reader.where}: its header and its manifest name different samples")
-    except (CorruptData, IdentityMismatch, FileNotFoundError) as error:
-        return [], [Problem("damaged", str(error))]
-    damage = {sample.id: _damage(reader, sample) for sample in samples}
-    whole = [sample for sample in samples if damage[sample.id] is None]
-    return whole, [problem for problem in damage.values() if problem is not None]
-
-
-def _damage(reader: ShardReader, sample: StoredSample) -> Problem | None:
-    """What is wrong with a sample's bytes, None when they decode to what was dumped."""
-    try:
-        states = reader.read(sample, check_raw=True)
-        if sample_id(states.token_ids) != sample.id:
-            raise CorruptData(f"{reader.where}: sample {sample.id} holds other token ids")
-        if len(states.states) != sample.num_tokens:
-            raise CorruptData(f"{reader.where}: sample {sample.id} has {len(states.states)} rows")
-    except (CorruptData, FileNotFoundError) as error:
-        return Problem("damaged", str(error))
-    return None
 
 
 def _report(run: str, tally: _Tally, redis: Redis | None) -> AuditReport:

@@ -8,7 +8,8 @@ import sys
 
 from config import counters
 from eaglefeed.progress import Progress, byte_size
-from storage.audit import AuditReport, audit
+from storage.audit import audit
+from storage.audit_report import AuditReport
 from storage.run_choice import add_run_arguments, chosen_run, reachable_redis
 
 EXAMPLE = "example: eaglefeed audit --run config/smollm2.toml --store s3://bucket/runs --deep"

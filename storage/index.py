@@ -13,7 +13,8 @@ import numpy as np
 
 from eaglefeed.checksum import path_checksum
 from eaglefeed.errors import CorruptData
-from eaglefeed.index import RunIndex, fold, index_table_key, merge
+from eaglefeed.folding import fold, merge
+from eaglefeed.index import RunIndex, index_table_key
 from eaglefeed.manifest import index_key
 from eaglefeed.progress import Progress, byte_size
 from eaglefeed.stores import Store

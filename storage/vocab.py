@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from eaglefeed.dataset import Dataset, open_run
+from eaglefeed.dataset import Dataset
 from eaglefeed.errors import EnvironmentFault, UsageError
 from eaglefeed.export.files import publish, save_text, save_torch
 from eaglefeed.form import has_torch
+from eaglefeed.opening import open_run
 from eaglefeed.vocabulary import DraftVocabulary, IntArray, count_supervised, draft_vocabulary, frequencies
 from storage.run_choice import add_run_arguments, chosen_run
 

@@ -17,9 +17,10 @@ from eaglefeed.errors import ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.progress import Progress
 from eaglefeed.records import Sample, batch_id
+from workers.answered_dump import dump_folder
 from workers.engine import Engine
 from workers.parity import Distance, against_reference, distance, states_of
-from workers.proof import FINAL_NORM_FILE, dump_folder, prove
+from workers.proof import FINAL_NORM_FILE, prove
 from workers.reference import does_fit, is_mixture_of_experts, reference_states
 
 _TEXT = (

@@ -9,8 +9,8 @@ import numpy as np
 from eaglefeed.errors import EnvironmentFault
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
+from workers.answered_dump import remove_dump
 from workers.engine import Engine
-from workers.proof import remove_dump
 
 
 def shake_hands(engine: Engine, identity: RunIdentity, spool: Path) -> None:

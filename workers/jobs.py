@@ -20,8 +20,9 @@ from eaglefeed.identity import RunIdentity
 from eaglefeed.manifest import RejectedSampleRecord
 from eaglefeed.records import Batch, Sample
 from workers import suspicion
+from workers.answered_dump import num_rows_of, remove_dump
 from workers.engine import Answer, Engine, EngineDied
-from workers.proof import num_rows_of, prove, remove_dump
+from workers.proof import prove
 from workers.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
@@ -140,9 +141,7 @@ def extract(node: Node, batch: Batch, samples: Sequence[Sample], outcome: Outcom
 def rejected(answer: Answer, error: ProofFailed, node: Node) -> RejectedSampleRecord:
     """How a sample that failed is remembered, with its two lengths."""
     sample = answer.sample
-    return RejectedSampleRecord(
-        sample.id, sample.num_tokens, num_rows_of(answer, node.folder), error.reason, error.detail
-    )
+    return RejectedSampleRecord(sample.id, sample.num_tokens, num_rows_of(answer), error.reason, error.detail)
 
 
 def is_handed_over(node: Node, batch: Batch) -> bool:

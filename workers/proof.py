@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from config import names
 from eaglefeed.bits import float32_of_bits
-from eaglefeed.dump import Dump, check_rows, read_dump
-from eaglefeed.errors import CorruptData, EngineGone, ProofFailed, SpoolFull
+from eaglefeed.dump import Dump, check_rows
+from eaglefeed.errors import EngineGone, ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.norm import FinalNorm, parse_norm
 from eaglefeed.records import Sample, sample_id
+from workers.answered_dump import dump_path, read_answered
 from workers.engine import Answer
 from workers.sglang_plugin.plan import plan_capture
 
@@ -45,8 +45,8 @@ def prove(answer: Answer, identity: RunIdentity, folder: Path, batch_id: str) ->
         ProofFailed: with the reason and the values; ``num_rows_of`` tells how many rows there were.
         SpoolFull: the engine could not write to the disk, full, read-only or failing: the sample is not to blame.
     """
-    path = _dump_path(answer, folder)
-    dump = _read(path)
+    path = dump_path(answer, folder)
+    dump = read_answered(path)
     check_request(dump, answer.sample, identity, batch_id)
     check_captured_layers(answer, identity)
     check_rows_belong(dump, answer.sample)
@@ -153,52 +153,6 @@ def check_post_norm(dump: Dump, folder: Path) -> None:
     if errors.max() > _POST_NORM_TOLERANCE:
         row = int(rows[errors.argmax()])
         raise ProofFailed("post-norm", f"row {row} is {errors.max():.2g} away from the norm of the state before it")
-
-
-def dump_folder(receipt: dict[str, Any], folder: Path) -> Path:
-    """The run's folder, or that of the replica which the receipt names by its number; the number alone is taken."""
-    replica = receipt.get("replica")
-    if replica is None:
-        return folder
-    if type(replica) is not int or not 0 <= replica < names.MAX_REPLICAS:
-        raise ProofFailed("other-request", f"the receipt names replica {replica!r}")
-    return folder / names.replica_folder(replica)
-
-
-def remove_dump(answer: Answer, folder: Path) -> None:
-    """Remove an answer's dump, wherever an engine has put it."""
-    name = f"{answer.rid}.dump"
-    for path in (folder / name, *folder.glob(f"r[0-9]*/{name}")):
-        path.unlink(missing_ok=True)
-
-
-def num_rows_of(answer: Answer, folder: Path) -> int:
-    """How many rows the engine gave for an answer that failed its proof, -1 for none."""
-    return int(answer.receipt.get("num_rows", -1))
-
-
-def _dump_path(answer: Answer, folder: Path) -> Path:
-    receipt = answer.receipt
-    if answer.error:
-        raise ProofFailed("engine-refused", answer.error)
-    if not receipt:
-        raise ProofFailed("no-receipt", "the answer carries no receipt: eaglefeed's hooks are not active")
-    if receipt.get("error") in ("spool-full", "spool-disk"):
-        raise SpoolFull(f"the engine could not write a dump: {receipt.get('detail')}")
-    if "error" in receipt:
-        raise ProofFailed(str(receipt["error"]), str(receipt.get("detail", "")))
-    if receipt.get("file") != f"{answer.rid}.dump":
-        raise ProofFailed("other-request", f"the receipt names {receipt.get('file')!r}, asked for {answer.rid}")
-    return dump_folder(receipt, folder) / f"{answer.rid}.dump"
-
-
-def _read(path: Path) -> Dump:
-    try:
-        return read_dump(path)
-    except FileNotFoundError as error:
-        raise ProofFailed("no-dump", f"{path} is not there") from error
-    except CorruptData as error:
-        raise ProofFailed("damaged-dump", str(error)) from error
 
 
 @cache

@@ -11,8 +11,9 @@ import numpy as np
 from eaglefeed.errors import EngineGone, ProofFailed
 from eaglefeed.identity import RunIdentity
 from eaglefeed.records import Sample, batch_id
+from workers.answered_dump import remove_dump
 from workers.engine import Answer, Engine
-from workers.proof import prove, remove_dump
+from workers.proof import prove
 
 log = logging.getLogger(__name__)
 

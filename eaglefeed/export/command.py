@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from eaglefeed.dataset import Dataset, open_run
+from eaglefeed.dataset import Dataset
 from eaglefeed.errors import EnvironmentFault
 from eaglefeed.export.angelslim import AngelSlimExporter
 from eaglefeed.export.automodel import AutomodelExporter
@@ -19,6 +19,7 @@ from eaglefeed.export.modelopt import ModelOptExporter
 from eaglefeed.export.specforge import SpecForgeExporter
 from eaglefeed.export.speculators import SpeculatorsExporter
 from eaglefeed.form import has_torch
+from eaglefeed.opening import open_run
 from eaglefeed.progress import byte_size
 
 FORMATS: dict[str, type[Exporter]] = {

@@ -1,13 +1,11 @@
 """A store in any S3 (AWS, MinIO, SeaweedFS, R2, Ceph), through boto3's classic transfer client.
 
-boto3's CRT client ignores ``endpoint_url``, so the classic one is asked for by name. Credentials come from boto3's own
-chain alone; the endpoint from ``S3_ENDPOINT`` or boto3's ``AWS_ENDPOINT_URL_S3``.
+boto3's CRT client ignores ``endpoint_url``, so the classic one is asked for by name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from eaglefeed.checksum import checksum as checksum_of
 from eaglefeed.checksum import from_base64, stream_checksum, to_base64
 from eaglefeed.errors import CorruptData, EaglefeedError, EnvironmentFault, StoreUnavailable, UsageError
 from eaglefeed.stores.interface import ObjectInfo, StoreOptions, Unfinished, checked_key
+from eaglefeed.stores.s3_client import make_client
 from eaglefeed.stores.s3_errors import error_code, translated
 
 Result = TypeVar("Result")
@@ -52,7 +51,7 @@ class S3Store:
             )
         if not bucket:
             raise EnvironmentFault(f"{url!r} names no bucket; write s3://bucket or s3://bucket/prefix")
-        return cls(_client(options), bucket, prefix.strip("/"), options)
+        return cls(make_client(options), bucket, prefix.strip("/"), options)
 
     def check(self) -> str:
         """Raises EnvironmentFault for a missing bucket or missing rights: some servers create buckets unasked."""
@@ -248,28 +247,3 @@ class S3Store:
 
 def _whole_checksum(answer: dict[str, Any]) -> str:
     return from_base64(answer.get("ChecksumCRC32", "")) if answer.get("ChecksumType") != "COMPOSITE" else ""
-
-
-def _client(options: StoreOptions) -> Any:
-    import boto3
-    from botocore.config import Config
-
-    endpoint = os.environ.get("S3_ENDPOINT") or os.environ.get("AWS_ENDPOINT_URL_S3") or None
-    s3_options: dict[str, Any] = {"addressing_style": "path" if endpoint else "auto"}
-    if endpoint and endpoint.startswith("http://"):
-        # The CRC-32 is sent all the same; a SHA-256 of every part costs three times the CPU of the rest.
-        s3_options["payload_signing_enabled"] = False
-    session = boto3.session.Session()
-    return session.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=session.region_name or ("us-east-1" if endpoint else None),
-        config=Config(
-            signature_version="s3v4",
-            s3=s3_options,  # type: ignore[arg-type,unused-ignore]  # the stubs' own dict type is private
-            retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
-            max_pool_connections=max(10, 2 * options.concurrency),
-            connect_timeout=10,
-            read_timeout=60,
-        ),
-    )

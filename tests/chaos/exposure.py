@@ -11,8 +11,9 @@ import psutil
 from redis import Redis
 
 from eaglefeed.stores import open_store
+from tests.chaos.node import RUN
 from tests.chaos.service import MARK
-from tests.chaos.stand import RUN, Stand
+from tests.chaos.stand import Stand
 from tests.services import BUCKET, SECRET_KEY
 
 

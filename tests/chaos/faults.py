@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.cut_proxy import Cut
-from tests.chaos.stand import Node, Stand
+from tests.chaos.node import Node
+from tests.chaos.stand import Stand
 from workers.engine import Engine
 
 Fault = Callable[[Stand, random.Random], str]

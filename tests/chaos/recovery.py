@@ -8,7 +8,8 @@ import time
 
 from redis.exceptions import RedisError
 
-from tests.chaos.stand import Node, Stand, wait_until
+from tests.chaos.node import Node
+from tests.chaos.stand import Stand, wait_until
 
 LIMIT_SECONDS = 30.0
 

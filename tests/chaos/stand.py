@@ -20,13 +20,12 @@ from redis.exceptions import RedisError
 
 from config import counters
 from tests.chaos.cut_proxy import CutProxy
+from tests.chaos.node import RUN, Node, mount_small_disk
 from tests.chaos.service import MARK, Service, orphans
 from tests.checkpoints import make_checkpoint
 from tests.rq_workers import CHECKOUT
 from tests.services import BUCKET, Seaweed, Valkey, free_port
 
-RUN = "chaos"
-DISK_BYTES = 48 << 20
 SHORT_TIMEOUTS = """hang_timeout_seconds = 10
 start_timeout_seconds = 180
 request_timeout_seconds = 60"""
@@ -49,29 +48,6 @@ max_disk_percent = 90.0
 [store]
 url = "s3://{bucket}/chaos"
 """
-
-
-@dataclass(slots=True)
-class Node:
-    """One GPU node: an engine, extract workers and a storage worker over one spool; its own cables."""
-
-    name: str
-    spool: Path
-    engine: Service
-    engine_url: str
-    extract: list[Service]
-    store: Service
-    cables: list[CutProxy]
-    is_own_disk: bool = False
-
-    @property
-    def services(self) -> list[Service]:
-        return [self.engine, *self.extract, self.store]
-
-    def dumps(self) -> list[str]:
-        folder = self.spool / RUN
-        found = folder.iterdir() if folder.exists() else ()
-        return sorted(path.name for path in found if path.suffix in (".dump", ".shard", ".part"))
 
 
 @dataclass
@@ -196,7 +172,7 @@ class Stand:
     def _node(self, number: int) -> Node:
         name, spool, port = f"node{number}", self.folder / f"spool{number}", free_port()
         spool.mkdir()
-        is_own_disk = _mount(spool)
+        is_own_disk = mount_small_disk(spool)
         cables = [CutProxy(self.valkey.port), CutProxy(self.seaweed.port + 3)]
         url = f"redis://127.0.0.1:{cables[0].port}/0"
         own = {
@@ -246,13 +222,6 @@ def wait_until(is_true: Any, seconds: float, what: str) -> float:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
         time.sleep(0.02)
     return time.monotonic() - begun
-
-
-def _mount(spool: Path) -> bool:
-    """A small disk of the spool's own, so that it can be filled; False where we may not mount one."""
-    options = f"size={DISK_BYTES}"
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(spool)]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def _rq(worker_class: str, queue: str) -> list[str]:

@@ -11,7 +11,8 @@ from eaglefeed.manifest import Manifest
 from eaglefeed.records import sample_id
 from eaglefeed.stores import open_store
 from tests.chaos.feed import rows
-from tests.chaos.stand import RUN, Stand, wait_until
+from tests.chaos.node import RUN
+from tests.chaos.stand import Stand, wait_until
 from tests.services import BUCKET
 from workers.sglang_plugin.faults import POISON
 from workers.suspicion import Suspicion

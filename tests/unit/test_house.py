@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "dashboard": {"dashboard", "storage", "config", "eaglefeed"},
     "local": {"local", "workers", "storage", "config", "eaglefeed"},  # doctor reads the list of hooks
 }
+LONGEST_FILE = 250
 DYNAMIC = {"eaglefeed/cli.py"}
 """The command finds its verbs by name; nothing else may."""
 
@@ -58,6 +59,13 @@ def test_only_the_library_enters_the_wheel() -> None:
     packages = set(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     folders = {path.parent for path in (CHECKOUT / "eaglefeed").rglob("*.py")}
     assert packages == {".".join(folder.relative_to(CHECKOUT).parts) for folder in folders}
+
+
+def test_each_file_can_be_seen_whole() -> None:
+    """At most 250 lines: what grows beyond has a second thing in it, which wants a name."""
+    files = [path for folder in (*MAY_IMPORT, "bench", "examples") for path in (CHECKOUT / folder).rglob("*.py")]
+    lengths = {str(path.relative_to(CHECKOUT)): len(path.read_text("utf-8").splitlines()) for path in files}
+    assert not {name: length for name, length in lengths.items() if length > LONGEST_FILE}
 
 
 def test_nothing_pickles() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglefeed.errors import CorruptData
-from eaglefeed.index import RunIndex, fold, merge
+from eaglefeed.folding import fold, merge
+from eaglefeed.index import RunIndex
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, StoredSample
 from eaglefeed.records import batch_id
 from eaglefeed.selection import select_rows

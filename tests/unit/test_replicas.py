@@ -11,9 +11,9 @@ from config import environment, names
 from config.run import EngineSettings
 from eaglefeed.errors import CorruptData, ProofFailed, UsageError
 from tests.runs import make_sample
+from workers.answered_dump import dump_folder, remove_dump
 from workers.engine import Answer
 from workers.engine_launch import _devices_of
-from workers.proof import dump_folder, remove_dump
 
 
 @pytest.mark.parametrize("name", ["a.dump", "r0/a.dump", "r999/0b-1c.dump"])

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglefeed.batch_sampler import BatchSampler, shuffled
 from eaglefeed.errors import IdentityMismatch, UsageError
-from eaglefeed.samplers import (
-    BatchSampler,
-    LengthBucketBatchSampler,
-    PackedBatchSampler,
-    ShuffledBatchSampler,
-    shuffled,
-)
+from eaglefeed.samplers import LengthBucketBatchSampler, PackedBatchSampler, ShuffledBatchSampler
 
 lengths = st.lists(st.integers(1, 400), min_size=0, max_size=120)
 kinds = st.sampled_from(["shuffled", "bucket", "packed"])
