@@ -1,4 +1,4 @@
-"""Engines that several files share: a start takes 15 to 20 s on two cores, and an idle engine sleeps."""
+"""Engines that several files share: a start takes about 14 s on two cores, and an idle engine sleeps."""
 
 from __future__ import annotations
 
