@@ -22,9 +22,12 @@ INVENTORY = (PLUGIN / "INVENTORY.md").read_text("utf-8")
 
 @pytest.mark.parametrize("hook", inventory.HOOKS, ids=lambda hook: hook.function)
 def test_each_hook_is_in_the_inventory(hook: inventory.Hook) -> None:
-    """A registered hook stands in INVENTORY.md with its target and our function."""
-    assert f"`{hook.target.removeprefix('sglang.srt.')}`" in INVENTORY
-    assert f"`{hook.function}`" in INVENTORY
+    """A registered hook stands in INVENTORY.md with its target, our function and a test that is there."""
+    start = f"| `{hook.target.removeprefix('sglang.srt.')}` | `{hook.function}` |"
+    (row,) = (line for line in INVENTORY.splitlines() if line.startswith(start))
+    found = re.search(r"`(\w+\.py)::(\w+)(\[.*\])?` \|$", row)
+    assert found is not None, row
+    assert f"def {found[2]}(" in (Path(__file__).parent / found[1]).read_text("utf-8")
 
 
 def test_each_target_is_as_expected() -> None:
@@ -111,6 +114,21 @@ def test_a_model_that_cannot_capture_is_refused_by_name() -> None:
         exit_code=79,
     )
     assert "NoStack has 0 layer stacks that can capture" in said
+
+
+def test_no_sleep_while_answers_are_held_back() -> None:
+    """SGLang's idle sleep ends with the next request alone, so it is taken only while nothing waits for us."""
+    _in_engine_environment(
+        """
+        from workers.sglang_plugin import receipts
+        slept = []
+        receipts.sleep_on_idle(slept.append, "scheduler")
+        assert slept == ["scheduler"]
+        receipts._held.append("an answer whose file is being written")
+        receipts.sleep_on_idle(slept.append, "scheduler")
+        assert slept == ["scheduler"]
+        """
+    )
 
 
 def _in_engine_environment(code: str, exit_code: int = 0) -> str:
