@@ -15,8 +15,9 @@ from redis import Redis
 
 from config import queues
 from config.environment import node_name
+from config.ports import free_port
 from config.run import RunSettings
-from local.ports import WEED_GRPC_OFFSET, free_port
+from local.weed_ports import WEED_GRPC_OFFSET
 
 _OWN_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "S3_ENDPOINT", "AWS_DEFAULT_REGION")
 _CHILD_VARIABLES = (

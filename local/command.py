@@ -21,10 +21,10 @@ from config.run import RunSettings, load_run
 from local.addresses import LocalAddresses, addresses_of, objectstore_ports
 from local.claim import claim_folder
 from local.copy_run import copy_run, wait_for_store
-from local.ports import no_weed_sockets_left
 from local.production import ProducerChild
 from local.stack import Stack
 from local.watch import Pending, watch
+from local.weed_ports import no_weed_sockets_left
 
 EXAMPLE = """examples:
   eaglefeed run data/*.jsonl --run config/smollm2.toml

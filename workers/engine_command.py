@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -177,13 +176,6 @@ def _has_dead_part(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process(pid).children())
     return False
-
-
-def free_port() -> int:
-    """A port that is free on loopback now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

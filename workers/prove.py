@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from config.model_identity import run_identity
+from config.ports import free_port
 from config.run import RunSettings, load_run
 from eaglefeed.errors import EaglefeedError
 from eaglefeed.progress import Progress
 from workers.engine import Engine
-from workers.engine_command import EngineProcesses, free_port
+from workers.engine_command import EngineProcesses
 from workers.engine_launch import device_of, engine_launch
 from workers.evidence import Evidence, gather
 from workers.handshake import shake_hands

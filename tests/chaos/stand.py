@@ -19,12 +19,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from config import counters
+from config.ports import free_port
 from tests.chaos.cut_proxy import CutProxy
 from tests.chaos.node import RUN, Node, mount_small_disk
 from tests.chaos.service import MARK, Service, orphans
 from tests.checkpoints import make_checkpoint
 from tests.rq_workers import CHECKOUT
-from tests.services import BUCKET, Seaweed, Valkey, free_port
+from tests.services import BUCKET, Seaweed, Valkey
 
 SHORT_TIMEOUTS = """hang_timeout_seconds = 10
 start_timeout_seconds = 180

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from config.ports import free_port
 from tests.engine.engines import Traces, leaves_nothing, tiny_settings
-from workers.engine_command import free_port
 from workers.engine_launch import CHECKOUT
 
 SMOLLM2 = CHECKOUT / ".eaglefeed/models/SmolLM2-135M-Instruct"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from config.model_identity import run_identity
+from config.ports import free_port
 from tests.engine.engines import Served, leaves_nothing, prompts, served, tiny_settings
 from workers.engine import Engine
-from workers.engine_command import EngineProcesses, free_port
+from workers.engine_command import EngineProcesses
 from workers.engine_launch import engine_launch
 from workers.evidence import gather
 from workers.startup_proof import prove_engine

@@ -16,13 +16,14 @@ import pytest
 from redis import Redis
 
 from config import counters, names
+from config.ports import free_port
 from eaglefeed.index import RunIndex, index_table_key
 from eaglefeed.manifest import Manifest, RejectedSampleRecord, index_key, manifest_key, shard_key
 from eaglefeed.records import Batch
 from storage.accounts import amounts
 from storage.audit import audit
 from tests.runs import make_sample, write_batch
-from tests.services import BUCKET, free_port
+from tests.services import BUCKET
 from tests.storage_home import StorageHome
 
 

@@ -18,11 +18,12 @@ import pytest
 from redis import Redis
 
 from config import names, nodes
+from config.ports import free_port
 from eaglefeed.errors import UsageError
 from eaglefeed.stores import open_store
 from tests.browser import CHECKOUT, Dashboard, open_browser, wait_for, why_no_browser
 from tests.scenes import Scene, fail_jobs, play
-from tests.services import Valkey, free_port
+from tests.services import Valkey
 
 PASSWORD = "planted-Redis-Pass-1"
 PLANTED = {

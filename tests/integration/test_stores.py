@@ -12,11 +12,12 @@ from typing import Any
 import boto3
 import pytest
 
+from config.ports import free_port
 from eaglefeed.checksum import checksum, path_checksum
 from eaglefeed.errors import CorruptData, EnvironmentFault, StoreUnavailable
 from eaglefeed.stores import Store, StoreOptions, open_store
 from tests.fault_proxy import FaultProxy
-from tests.services import BUCKET, free_port
+from tests.services import BUCKET
 
 PART_BYTES = 5 << 20
 OPTIONS = StoreOptions(part_bytes=PART_BYTES, concurrency=3, max_attempts=3)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from config.ports import free_port
 from local.addresses import objectstore_ports
-from local.ports import free_port, no_weed_sockets_left
+from local.weed_ports import no_weed_sockets_left
 
 
 def test_a_stopped_seaweedfs_leaves_no_socket() -> None:
