@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -30,6 +31,8 @@ EXAMPLE = """example:
 
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20.0
+_DEAD_SECONDS = 2.0
+"""Nobody has asked for a part's end for so long: the short commands that SGLang runs are zombies for a moment too."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -83,6 +86,7 @@ class EngineProcesses:
         self._log = log or sys.stderr
         self._previous: Any = signal.SIG_DFL
         self._end_scratch = contextlib.ExitStack()
+        self._zombies: dict[int, float] = {}
         self.running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> EngineProcesses:
@@ -138,13 +142,21 @@ class EngineProcesses:
         for process in self.running:
             if process.poll() is not None:
                 raise EngineEnded(f"the engine ended with exit code {process.returncode}; its log is above")
-            if _has_dead_part(process.pid):
-                self.kill()
-                raise EngineEnded(f"a process of the engine (pid {process.pid}) ended; its log is above")
+        self._look_for_dead_parts()
 
     def kill(self) -> None:
         """End every replica at once, with all its parts."""
         self._signal_groups(signal.SIGKILL)
+
+    def _look_for_dead_parts(self) -> None:
+        """SGLang does not always notice that a part of it is dead (a scheduler killed for memory)."""
+        now, before = time.monotonic(), self._zombies
+        found = {part: name for process in self.running for part, name in _zombies_of(process.pid)}
+        self._zombies = {part: before.get(part, now) for part in found}
+        for part, since in self._zombies.items():
+            if now - since >= _DEAD_SECONDS:
+                self.kill()
+                raise EngineEnded(f"a process of the engine ({found[part]}, pid {part}) ended; its log is above")
 
     def _note_shared_memory(self) -> None:
         parts: list[int] = []
@@ -171,11 +183,13 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _has_dead_part(pid: int) -> bool:
-    """Whether a child of SGLang's server is dead: it does not always notice (a scheduler killed for memory)."""
+def _zombies_of(pid: int) -> Iterator[tuple[int, str]]:
+    """Pid and name of each child that has ended, and whose end its parent has not asked for."""
     with contextlib.suppress(psutil.Error):
-        return any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process(pid).children())
-    return False
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                if child.status() == psutil.STATUS_ZOMBIE:
+                    yield child.pid, child.name()
 
 
 if __name__ == "__main__":
