@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -135,12 +134,7 @@ def wait_for(is_true: Callable[[], bool], what: str, seconds: float = START_SECO
 
 def _free_block(num_ports: int) -> int:
     """The first of ``num_ports`` neighbours that are free, and so are those 10,000 above."""
-    for _ in range(200):
-        first = random.randrange(20_000, 32_000)
-        ports = [first + place + above for place in range(num_ports) for above in (0, WEED_GRPC_OFFSET)]
-        if not any(_is_listening(port) for port in ports):
-            return first
-    raise RuntimeError("no free ports for SeaweedFS")
+    return free_port(*(place + above for place in range(num_ports) for above in (0, WEED_GRPC_OFFSET)))
 
 
 def _is_listening(port: int) -> bool:
