@@ -120,6 +120,15 @@ _contexts = _Contexts()
 
 
 def decode_chunk(blob: memoryview, header: TensorHeader, place: tuple[int, int], rows: Bits, is_checked: bool) -> None:
+    """Decode one chunk into its rows of ``rows`` ``[T, S*H]``.
+
+    Args:
+        place: the chunk's number, and where its bytes begin in ``blob``.
+        is_checked: a checksum of all of ``blob`` was compared already; the chunk's own is left out.
+
+    Raises:
+        CorruptData: the bytes are not those that were written.
+    """
     number, start = place
     plan, entry = header.plan, header.chunks[number]
     stored = blob[start : start + entry.num_bytes]

@@ -1,7 +1,4 @@
-"""Manifests to an index: folded in any order, onto what was folded before, with each sample once.
-
-Legend: ``N`` samples, ``S`` shards.
-"""
+"""Manifests to an index: folded in any order, onto what was folded before, with each sample once."""
 
 from __future__ import annotations
 

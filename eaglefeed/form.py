@@ -97,7 +97,16 @@ def has_torch() -> bool:
 
 
 def form_for(identity: RunIdentity, aux: str, final: str, norm: FinalNorm | None, pin_memory: bool) -> SampleForm:
-    """The stored final state where it is the one asked for, else the pre-norm one and the norm to apply."""
+    """The stored final state where it is the one asked for, else the pre-norm one and the norm to apply.
+
+    Args:
+        aux, final, pin_memory: as for ``eaglefeed.open``.
+        norm: the run's own, None where it has none.
+
+    Raises:
+        UsageError: the run cannot give this form, and why.
+        CorruptData: the norm is not as wide as the states.
+    """
     stored, num_layers = identity.final_states, len(identity.layer_ids)
     if not {*stored} <= FINAL_STATES:
         raise UsageError(f"run {identity.run!r} holds no final state ({identity.final_state})")

@@ -30,7 +30,7 @@ needs_two_cores = pytest.mark.skipif(
 def test_two_replicas(tmp_path: Path) -> None:
     """Each has its own port and its own folder of dumps; all are whole; when one dies, both are started again."""
     settings = tiny_settings("llama", tmp_path, engine={"replicas": 2, "request_timeout_seconds": 120})
-    identity, spool, port = run_identity(settings), Path(settings.spool.path), free_port()
+    identity, spool, port = run_identity(settings), Path(settings.spool.path), free_port(1)
     urls = [f"http://127.0.0.1:{port + replica}" for replica in range(2)]
     launches = [engine_launch(settings, identity, spool, "127.0.0.1", port + replica, replica) for replica in range(2)]
     both = Served(settings, identity, Engine(urls, 120))
